@@ -1,25 +1,30 @@
 """A conversation without Redis and HTTP: a store in memory, and a trainer that keeps sampled ids."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 from tests.support.tools import tool_host
 
-from rolloutpool_common.protocol.journal import JournalRecord, TrainerKind, encode_record, parse_record
+from rolloutpool_common.protocol.journal import JournalRecord, PlannedTurn, TrainerKind, encode_record, parse_record
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.fork_point import ForkPoint
+from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
-__all__ = ["InsideConversation", "MemoryRollouts", "claim_of"]
+__all__ = ["InsideConversation", "MemoryRollouts", "SomeBranch", "claim_of"]
 
 HOST = tool_host()
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
@@ -120,12 +125,12 @@ class MemoryRollouts:
 class _Channel:
     """Answers each turn with the next text, and echoes what the ledger expects."""
 
-    def __init__(self, tokenizer: ChatTokenizer, tokens: TokenTrack, spec: RolloutSpec) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, tokens: list[TokenTrack], spec: RolloutSpec) -> None:
         self._repeatable = spec.may_repeat
         self._tokenizer = tokenizer
         self._tokens = tokens
-        self._messages = [message.wire() for message in spec.messages]
-        self.answers: list[dict[str, Any] | Exception] = []
+        self.answers: defaultdict[int, list[dict[str, Any] | Exception]] = defaultdict(list)
+        """By branch."""
         self.calls: list[TurnCall] = []
         self.keeps_ids: bool | None = True
         """What the trainer says of itself."""
@@ -139,6 +144,9 @@ class _Channel:
     def may_repeat(self) -> bool:
         """As far as options and earlier answers tell."""
         return self.promised or self._repeatable
+
+    async def hold(self, call: TurnCall) -> None:
+        """A test may put something here that waits before a call is answered."""
 
     async def ask_idempotent(self) -> bool:
         """Asks the trainer, which may not be there."""
@@ -158,23 +166,41 @@ class _Channel:
     async def sample(self, call: TurnCall) -> Reply:
         """The next answer, or its error."""
         self.calls.append(call)
-        answer = self.answers.pop(0)
+        await self.hold(call)
+        answer = self.answers[call.branch].pop(0)
         if isinstance(answer, Exception):
             raise answer
         message = {**answer}
         ids = self._tokenizer.encode(message.pop("sampled", message["content"]) + "<|im_end|>")
-        first = call.turn == 1
+        messages = orjson.loads(call.body.data)["messages"]
+        ledger = self._tokens[call.branch].ledger
         return Reply(
             message={"role": "assistant", "content": None, "tool_calls": None, "tool_call_id": None, **message},
             finish_reason="stop",
             token_ids=ids,
             logprobs=[-0.5] * len(ids),
-            prompt_token_ids=self._tokenizer.render_prompt(self._messages) if first else self._tokens.ledger.ids,
+            prompt_token_ids=self._tokenizer.render_prompt(messages) if call.turn == 1 else ledger.ids,
             prefix=0,
             policy_version=None,
             keeps_ids=self.keeps_ids,
             fingerprint=None,
         )
+
+
+@dataclass
+class SomeBranch:
+    """What a policy reads of a branch."""
+
+    history: History
+    tokens: TokenTrack
+    planned: PlannedTurn | None = None
+    fork: ForkPoint | None = None
+    number: int = 0
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The transcript."""
+        return self.history.messages
 
 
 class InsideConversation:
@@ -189,8 +215,10 @@ class InsideConversation:
         self.drain = Drain()
         self.stop = RolloutStop(self.drain)
         self.written = 0
-        self.tokens = TokenTrack(self.claim.spec, tokenizer, [], TrainerKind.UNKNOWN)
-        self.channel = _Channel(tokenizer, self.tokens, self.claim.spec)
+        self.tracks: list[TokenTrack] = []
+        """The tokens of all branches."""
+        self.channel = _Channel(tokenizer, self.tracks, self.claim.spec)
+        self._tokenizer = tokenizer
         self.journal = Journal(
             cast(Store, self.store), self.claim, self.store.records, self.drain, after_write=self._count
         )
@@ -198,18 +226,26 @@ class InsideConversation:
         self.conversation = Conversation(
             self.claim,
             journal=self.journal,
-            channel=cast(CallbackChannel, self.channel),
-            tokens=self.tokens,
+            policy=CallbackPolicy(cast(CallbackChannel, self.channel), self._open_tokens),
             tools=ToolRunner(tools, lenient=False, host=HOST),
             stop=self.stop,
         )
 
-    def answer(self, *answers: str | dict[str, Any] | Exception) -> None:
-        """What the policy does in its next turns: says a text, says a message, fails.
+    def answer(self, *answers: str | dict[str, Any] | Exception, branch: int = 0) -> None:
+        """What the policy does in a branch's next turns: says a text, says a message, fails.
 
         A message may have the key `sampled`: the text that was sampled, where the message is another one.
         """
-        self.channel.answers += [{"content": given} if isinstance(given, str) else given for given in answers]
+        self.channel.answers[branch] += [{"content": given} if isinstance(given, str) else given for given in answers]
+
+    @property
+    def tokens(self) -> TokenTrack:
+        """Those of the main branch."""
+        return self.tracks[0]
+
+    def _open_tokens(self) -> TokenTrack:
+        self.tracks.append(TokenTrack(self.claim.spec, self._tokenizer, [], TrainerKind.UNKNOWN))
+        return self.tracks[-1]
 
     def _count(self) -> None:
         self.written += 1

@@ -16,7 +16,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.conversation import trainer_kinds
 from rolloutpool_worker.plugins import Registry
-from rolloutpool_worker.rollout import channels, environment
+from rolloutpool_worker.rollout import environment, policies
 from rolloutpool_worker.tools import Tool, ToolContext
 
 ADD: dict[str, Any] = {
@@ -46,7 +46,7 @@ def one_tool(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tools: Registry[Tool] = Registry("tests.foreign")
     tools.register("add", Tool(ToolDefinition.model_validate(ADD), run))
-    for module in (channels, environment):
+    for module in (environment, policies):
         monkeypatch.setattr(module, "TOOLS", tools)
 
 

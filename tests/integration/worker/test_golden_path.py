@@ -24,7 +24,7 @@ from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.rendering.checks.conformance import tokenizer_name
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.replay import run as replay_run
-from rolloutpool_worker.rollout import channels, environment
+from rolloutpool_worker.rollout import environment, policies
 from rolloutpool_worker.tools import Tool, ToolContext
 
 pytestmark = pytest.mark.real_tokenizer
@@ -267,7 +267,7 @@ async def test_an_edit_that_the_agent_makes_itself_is_exact(
     tools: Registry[Tool] = Registry("tests.golden")
     for definition in case["tools"] or ():
         tools.register(definition["function"]["name"], Tool(ToolDefinition.model_validate(definition), no_run))
-    for module in (channels, environment, replay_run):
+    for module in (environment, policies, replay_run):
         monkeypatch.setattr(module, "TOOLS", tools)
     async with golden_trainer(case, keeps_ids=False, edit=True) as trainer:
         result = await run(inside, trainer, case, mode, edit=True)

@@ -42,6 +42,7 @@ __all__ = [
     "Echo",
     "TurnHeaders",
     "TurnKey",
+    "branch_name",
     "describe_fingerprint",
     "differing_files",
     "names_another_turn",
@@ -111,6 +112,14 @@ class TurnKey:
 
     def __str__(self) -> str:
         return f"{self.uid}/{self.turn}" + (f"/{self.mask}" if self.mask > 1 else "")
+
+
+def branch_name(uid: str, branch: int) -> str:
+    """Returns the name by which a trainer knows a branch: the rollout's own for the first, `UID~1` for the next.
+
+    To the trainer each branch is a conversation of its own, which begins with turn 1.
+    """
+    return f"{uid}~{branch}" if branch else uid
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rolloutpool_common.outcomes import Boundary, Category, FinishReason, Rollou
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.conversation import Conversation
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 5 + 3"}]
@@ -152,6 +153,42 @@ async def test_stopped_after_each_record_a_rollout_ends_as_if_it_had_never_stopp
     assert starts == sorted(starts)
     assert [[tool.name for tool in turn.tools] for turn in pieces.turns] == [["add"], ["add"], []]
     assert [message.content for message in pieces.messages] == [message.content for message in whole.messages]
+
+
+@AGENTS.named("unit.two_lines")
+async def two_lines(conversation: Conversation) -> FinishReason:
+    """Talks in two branches at once, each with three calls of the trainer."""
+    other = conversation.open_branch(MORE)
+
+    async def go_on(branch: Branch) -> None:
+        await branch.sample()
+        for _ in range(2):
+            await branch.append_messages(MORE)
+            await branch.sample()
+
+    await conversation.talk_at_once(go_on(conversation), go_on(other))
+    return FinishReason.STOP
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+async def test_a_rollout_of_two_branches_has_the_samples_of_both(
+    inside: InsideWorker, tokenizer: ChatTokenizer, pieces: bool
+) -> None:
+    run = inside.run_in_pieces if pieces else inside.run_one
+    async with scripted_trainer(tokenizer, say("One."), say("Two."), say("Three.")) as trainer:
+        result = await run(server_url=trainer.url, agent="unit.two_lines", messages=QUESTION)
+    assert result.status is RolloutStatus.COMPLETED, result.failure
+    # To the trainer they are two conversations. Neither was asked anything twice.
+    keys = [exchange.key for exchange in trainer.exchanges]
+    assert sorted(keys) == ["1", "1", "2", "2", "3", "3"]
+    assert {exchange.uid for exchange in trainer.exchanges} == {result.uid, f"{result.uid}~1"}
+    said = [token for text in ("One.", "Two.", "Three.") for token in tokenizer.encode(f"{text}<|im_end|>")]
+    for sample, messages in zip(result.samples, (QUESTION, MORE), strict=True):
+        assert sample.prompt_ids == tokenizer.render_prompt(messages)
+        assert sampled_with_mask_1([sample]) == said
+    assert (result.num_llm_calls, result.alignment) == (6, Alignment.EXACT)
+    if pieces:
+        assert result.attempt > 2
 
 
 async def test_a_policy_that_reports_no_probabilities_is_a_warning(

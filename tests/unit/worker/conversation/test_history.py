@@ -34,13 +34,21 @@ def test_an_edit_replaces_the_messages_in_the_same_list() -> None:
     assert sent(history) == held == [USER]
 
 
+def test_messages_that_came_to_nothing_are_taken_out_again() -> None:
+    history = History([USER, CALL])
+    history.append([RESULT])
+    history.cut(2)
+    assert sent(history) == history.messages == [USER, CALL]
+
+
 def test_what_follows_a_turn_is_rendered_together_with_the_names_of_the_tools() -> None:
-    history = History([USER, CALL, RESULT])
-    assert history.since_last_turn([USER]) == [{**RESULT, "name": "add"}, USER]
+    history = History([USER, CALL, RESULT, USER])
+    assert history.since_last_turn() == [{**RESULT, "name": "add"}, USER]
+    assert history.through_last_turn() == [USER, CALL]
     named = {**RESULT, "name": "mine"}
-    assert History([USER, CALL]).since_last_turn([named]) == [named]
+    assert History([USER, CALL, named]).since_last_turn() == [named]
     unknown = {**RESULT, "tool_call_id": "c2"}
-    assert History([USER, CALL]).since_last_turn([unknown]) == [unknown]
+    assert History([USER, CALL, unknown]).since_last_turn() == [unknown]
 
 
 def test_an_agent_s_messages_are_put_into_normal_form() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -19,17 +20,30 @@ TURN, OBSERVATION = turn_record(1), observation_record(1)
 
 async def test_inherited_records_are_replayed_in_order_and_then_nothing(store: Store) -> None:
     (uid,) = await submit(store)
-    journal = Journal(store, await claim(store, uid), [TURN, OBSERVATION], Drain())
-    assert [journal.replay(TurnRecord), journal.replay(ObservationRecord)] == [TURN, OBSERVATION]
-    assert journal.replay(TurnRecord) is None
-    assert not journal.beyond_inherited
+    place = Journal(store, await claim(store, uid), [TURN, OBSERVATION], Drain()).place(0)
+    assert [place.replay(TurnRecord), place.replay(ObservationRecord)] == [TURN, OBSERVATION]
+    assert place.replay(TurnRecord) is None
+    assert not place.is_own
+
+
+async def test_each_branch_replays_its_own_records(store: Store) -> None:
+    (uid,) = await submit(store)
+    other = replace(TURN, branch=1)
+    journal = Journal(store, await claim(store, uid), [TURN, other, OBSERVATION], Drain())
+    first, second, third = map(journal.place, range(3))
+    assert [second.replay(TurnRecord), second.replay(TurnRecord)] == [other, None]
+    assert [first.replay(TurnRecord), first.replay(ObservationRecord)] == [TURN, OBSERVATION]
+    assert third.replay(TurnRecord) is None
+    await journal.write(replace(OBSERVATION, branch=1), turns=2)
+    assert [place.is_own for place in (first, second, third)] == [False, True, False]
+    assert second.entries == len(TURN.entries) + len(OBSERVATION.entries)
 
 
 async def test_a_record_of_another_kind_shows_that_the_agent_has_changed(store: Store) -> None:
     (uid,) = await submit(store)
     journal = Journal(store, await claim(store, uid), [TURN], Drain())
     with pytest.raises(StaleJournal, match="record 0 is TurnRecord, not ObservationRecord"):
-        journal.replay(ObservationRecord)
+        journal.place(0).replay(ObservationRecord)
 
 
 async def test_a_written_record_is_durable_and_then_reported(store: Store) -> None:
@@ -38,7 +52,7 @@ async def test_a_written_record_is_durable_and_then_reported(store: Store) -> No
     journal = Journal(store, await claim(store, uid), [], Drain(), after_write=lambda: seen.append("written"))
     await journal.write(TURN, turns=1)
     assert (await store.rollouts.read_journal(uid), seen) == ([TURN], ["written"])
-    assert journal.beyond_inherited
+    assert journal.place(0).is_own
 
 
 async def test_who_has_lost_the_claim_writes_nothing(store: Store) -> None:

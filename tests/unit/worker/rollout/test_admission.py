@@ -41,7 +41,7 @@ def result_of(ledger: TokenLedger, **changes: Any) -> RolloutResult:
 
 
 def check(result: RolloutResult, ledger: TokenLedger, *, allow_untrained: bool = False) -> None:
-    check_result(result, ledger, vocab_size=VOCABULARY, allow_untrained=allow_untrained)
+    check_result(result, [ledger], vocab_size=VOCABULARY, allow_untrained=allow_untrained)
 
 
 def test_what_is_whole_passes(ledger: TokenLedger) -> None:

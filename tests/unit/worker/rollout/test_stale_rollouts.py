@@ -240,7 +240,8 @@ def test_what_is_read_of_a_ledger_step_by_step_is_what_is_read_at_once(seed: int
     """Through forks, which close a sample and keep its entries; and for versions that are no numbers."""
     draw = random.Random(seed)
     ledger = TokenLedger()
-    talk = SimpleNamespace(tokens=SimpleNamespace(ledger=ledger))
+    branch = SimpleNamespace(number=0, tokens=SimpleNamespace(ledger=ledger))
+    talk = SimpleNamespace(branches=[branch])
     gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(run="r"), None, None]))
     gate._read_ledger()
     gate.guard(cast(Any, talk), cast(Any, None))
@@ -258,4 +259,4 @@ def test_what_is_read_of_a_ledger_step_by_step_is_what_is_read_at_once(seed: int
             walked = [entry.policy_version for entry in ledger.entries if isinstance(entry, SampledEntry)]
             assert version_bounds(gate._sampled_by) == version_bounds(walked)
             assert bool(gate._sampled_by) == bool(walked)
-            assert gate._entries_read == len(ledger.entries)
+            assert gate._entries_read[0] == len(ledger.entries)

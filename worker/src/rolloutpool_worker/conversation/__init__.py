@@ -1,9 +1,10 @@
 """One conversation, and the only code that writes its messages, tokens and journal.
 
 - `conversation` is what agents see. Start here.
-- `recorder` makes the steps that really happen, and writes them down.
+- `branch` is a line of talk with the policy: its steps, replayed or made and written down. A rollout has one or more.
+- `callback_policy`, `engine_policy` and `chat_policy` are whom a branch asks; they plan turns and open tokens.
 - `journal` replays what earlier attempts wrote, and makes each record durable.
-- `next_turn` plans how the next turn is asked, and asks it; `past_tokens` tells a restarted trainer the ids so far.
+- `past_tokens` tells a restarted trainer the ids so far.
 - `history` holds the messages; `measures` sums up what a result reports.
 - `tokens` keeps the ledger; `echo` checks what the trainer reports against it.
 - `mask_plan` decides which mask lengths to try; `first_prompt` finds out what the trainer's first prompt shows.

@@ -1,125 +1,138 @@
-"""One rollout's conversation, as an agent sees it.
+"""One rollout's conversation, as an agent sees it: the rollout's main branch, with its tools and its environment.
 
-The only writer of its messages, tokens and journal. Everything that happened is in the journal before its consequences
-leave the worker: a turn before its tools run, an observation before the next model call.
-
-Each step works in two parts. First a record is found: replayed from the journal of an earlier attempt (`journal.py`),
-or made by a step that really happens (`recorder.py`). Then the record is applied to messages and measures, in the same
-way for both, so a resumed rollout is in the same state as one that was never interrupted. A turn is applied together
-with its tokens, before it is written: if a deadline interrupts the write, the result has all of the turn.
+The steps of talking to the policy are a branch's (`branch`). Here are the steps by which something answers the policy:
+tools that run its calls, an environment that takes its messages as actions. What they answered is recorded like all
+messages that follow a turn, before the policy is asked again.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from rolloutpool_common.process.logs import bind_log, log_event
-from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
-from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall, text_of
-from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.metrics import IN_TOOLS
+from rolloutpool_common.protocol.messages import text_of
+from rolloutpool_common.protocol.result import Alignment, ToolTime
 from rolloutpool_common.store import Claim
+from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.attachments import TurnAttachments
+from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
-from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
+from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.measures import Measures, PastRecord
-from rolloutpool_worker.conversation.recorder import Recorder
-from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
 from rolloutpool_worker.environments import SessionLife, SessionScore
-from rolloutpool_worker.policy import CallbackChannel, EngineChannel
-from rolloutpool_worker.tools import ToolRunner
+from rolloutpool_worker.tools import ToolContext, ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 __all__ = ["Conversation", "SampledTurn"]
 
-_log = logging.getLogger(__name__)
-
-Kind = TypeVar("Kind", TurnRecord, ObservationRecord, EditRecord)
-
-
-@dataclass(frozen=True)
-class SampledTurn:
-    """What the policy did in one turn."""
-
-    turn: int
-    """From 1."""
-    message: dict[str, Any]
-    """The assistant message in normal form."""
-    tool_calls: list[ToolCall]
-    """The calls in that message."""
-    finish_reason: str | None
-    """The trainer's word for why sampling stopped."""
-    sampled: int
-    """Number of sampled tokens."""
-    faults: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with those calls that cannot be run, by their ids."""
+LONGEST_NAME = 64
+"""Characters of an environment's name among the times of tools."""
 
 
-class Conversation:
-    """What an agent talks to: `sample`, `run_tools`, `step`, `append_messages`, `edit`, and properties to read."""
+class Conversation(Branch):
+    """What an agent talks to: a branch's steps, `run_tools`, `step`, `open_branch`, and properties to read."""
 
     def __init__(
         self,
         claim: Claim,
         *,
         journal: Journal,
-        channel: CallbackChannel | EngineChannel,
-        tokens: TokenTrack,
+        policy: Policy,
         tools: ToolRunner,
         stop: RolloutStop,
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
         fork: ForkPoint | None = None,
     ) -> None:
-        self.claim = claim
-        self.spec = claim.spec
-        self.tokens = tokens
+        """The conversation of one attempt at a rollout.
+
+        Args:
+            claim: Of the rollout; its spec has the first messages.
+            journal: The rollout's record.
+            policy: Samples the turns.
+            tools: Runs the policy's calls.
+            stop: Says at borders whether the rollout is to stop.
+            trace: Of the rollout.
+            session: Of the rollout's environment; None where it has none.
+            fork: Where the rollout leaves its parent, if it is a fork.
+        """
         past = PastRecord() if claim.spec.replay_record else None
-        self.measures = Measures(traced=bool(claim.spec.metadata.get("debug_trace")), past=past)
-        self.session = session
-        """Of the rollout's environment; None where it has none."""
-        self.attachments = TurnAttachments(claim.spec, claim.attachment_bytes)
-        """What the engine says of its ids besides log-probabilities."""
-        self.score: SessionScore | None = None
-        """What the environment said of the whole rollout."""
-        self._journal = journal
-        self._history = History([message.wire() for message in claim.spec.messages])
-        self._recorder = Recorder(
+        super().__init__(
             claim,
-            journal,
-            self._history,
-            tokens,
-            channel=channel,
-            tools=tools,
+            [message.wire() for message in claim.spec.messages],
+            number=0,
+            journal=journal,
+            policy=policy,
             stop=stop,
             trace=trace,
-            session=session,
+            measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace")), past=past),
+            attachments=TurnAttachments(claim.spec, claim.attachment_bytes),
             fork=fork,
+        )
+        self.claim = claim
+        self.spec = claim.spec
+        self.session = session
+        self.score: SessionScore | None = None
+        """What the environment said of the whole rollout."""
+        self.branches: list[Branch] = [self]
+        """All branches of the rollout, in the order of their numbers."""
+        self.running_tools = False
+        """Whether tools of the last turn run, or have failed."""
+        self._tools = tools
+
+    def open_branch(self, messages: Sequence[dict[str, Any]]) -> Branch:
+        """Opens another line of talk, which begins with these messages.
+
+        Its turns are sampled by the same policy, and its samples stand behind those of the branches before it. Branches
+        may have steps in flight at once (`talk_at_once`). An agent opens its branches in the same order each time.
+        """
+        branch = Branch(
+            self.claim,
+            normal_form(messages),
+            number=len(self.branches),
+            journal=self._journal,
+            policy=self._policy,
+            stop=self._stop,
+            trace=self._trace,
+            measures=self.measures,
             attachments=self.attachments,
         )
-        self._planned: PlannedTurn | None = None
-        """How the next turn is asked; None before turn 1, and until something follows a turn."""
+        self.branches.append(branch)
+        return branch
 
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The transcript so far, in normal form; not to be changed."""
-        return self._history.messages
+    async def talk_at_once(self, *talks: Coroutine[Any, Any, None]) -> None:
+        """Runs several lines of talk at once, each with a branch of its own; returns when all are at their ends.
 
-    @property
-    def turns(self) -> int:
-        """Model calls that succeeded."""
-        return len(self.measures.turns)
+        Where one stops at a border (`StoppedAtBorder`), the others go on to theirs, so that no call is cut off. Where
+        one fails, the others are cancelled. Its error is raised when none of them runs any more.
+        """
+        tasks = [asyncio.ensure_future(talk) for talk in talks]
+        stopped: StoppedAtBorder | None = None
+        try:
+            for ended in asyncio.as_completed(tasks):
+                try:
+                    await ended
+                except StoppedAtBorder as error:
+                    stopped = stopped or error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if stopped is not None:
+            raise stopped
 
     @property
     def turn(self) -> int:
         """The turn that it is at: the next one, or the last one while its tools run."""
-        return self.turns + (not self._recorder.running_tools)
+        return self.turns + (not self.running_tools)
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that the policy sampled, over all turns."""
+        """Tokens that the policy sampled, over all turns of all branches."""
         return self.measures.sampled_tokens
 
     @property
@@ -128,14 +141,24 @@ class Conversation:
         return len(self.tokens.ledger)
 
     @property
-    def calling(self) -> bool:
-        """Whether the trainer may be sampling for us right now."""
-        return self._recorder.calling
+    def ledgers(self) -> list[TokenLedger]:
+        """The ledgers of all branches, in the order of their numbers."""
+        return [branch.tokens.ledger for branch in self.branches]
 
     @property
-    def certain(self) -> bool:
-        """Whether no earlier attempt can have a model call in flight."""
-        return self._recorder.certain
+    def ids(self) -> int:
+        """Number of ids in the contexts of all branches."""
+        return sum(map(len, self.ledgers))
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the trainer may be sampling for any branch right now."""
+        return any(branch.calling for branch in self.branches)
+
+    @property
+    def all_certain(self) -> bool:
+        """Whether no earlier attempt can have a call of any branch in flight."""
+        return all(branch.certain for branch in self.branches)
 
     @property
     def acts_by_text(self) -> bool:
@@ -152,35 +175,6 @@ class Conversation:
         """How well the tokens are proved; None before the first sampled one."""
         return self.measures.alignment
 
-    async def sample(self, *, train: bool = True) -> SampledTurn:
-        """Has the policy sample a turn. When this returns, its message is in the transcript and durable.
-
-        Args:
-            train: False keeps the turn in the context with mask 0.
-
-        Returns:
-            What the policy did.
-
-        Raises:
-            StoppedAtBorder: The rollout is to stop here; nothing was asked.
-            TrainerDown: The trainer's port is taken out; nothing was asked.
-            RolloutError: The call failed, or its reply contradicts the ledger.
-            StaleJournal: An earlier attempt did something else at this step.
-            ClaimLost: The rollout is no longer this worker's.
-        """
-        record = self._replay(TurnRecord)
-        if record is not None:
-            # Before the turn's own message is appended: these are the messages that it was asked with.
-            self.tokens.resume(record.trainer, self.messages)
-            return self._apply_turn(record)
-        bind_log(turn=self.turns + 1)
-        record = await self._recorder.sample(self._planned, self.turns + 1, train=train)
-        self._log_turn(record)
-        # Before the write, because the ledger has the turn already, and a deadline may pass meanwhile.
-        sampled = self._apply_turn(record)
-        await self._recorder.keep_turn(record)
-        return sampled
-
     async def run_tools(self, turn: SampledTurn, *, append: Sequence[dict[str, Any]] = ()) -> None:
         """Runs the tool calls of a turn and appends their results to the transcript.
 
@@ -192,16 +186,45 @@ class Conversation:
             StoppedAtBorder: The rollout is to stop here; no tool was run.
             TooManyToolCalls: The turn has more calls than the limit; no tool was run.
             AgentMisuse: No sampled turn comes before, or one of `append` is no message.
+            EnvironmentFault: The environment's session failed, or must not be asked again.
             StaleJournal: An earlier attempt did something else at this step.
             ClaimLost: The rollout is no longer this worker's.
         """
-        record = self._replay(ObservationRecord)
-        if record is None:
-            # Not for a replayed record: it was checked when it was made.
-            self._check_appendable()
-            appended = normal_form(append)
-            record = await self._recorder.run_tools(turn.tool_calls, turn.turn, appended, faults=turn.faults)
-        self._apply_observation(record)
+        if self._replay_observation():
+            return
+        # Not for a replayed record: it was checked when it was made.
+        self._check_appendable()
+        appended = normal_form(append) if append else []
+        session, calls, tools, spec = self.session, turn.tool_calls, self._tools, self.spec
+        # A border too: tools may have effects, so a worker that shuts down leaves them to the next one. Those that are
+        # called once at the most are not left: the next worker could not tell them from calls that were made.
+        if session is None or not session.once:
+            self._stop.check()
+        elif not self._place.is_own:
+            session.refuse_second(call.function.name for call in calls)
+        failpoints.hit("worker.turn_before_tools")
+        start = time.perf_counter()
+        contexts = [
+            ToolContext(self.claim.uid, spec.rollout_id, turn.turn, call.id, spec.metadata, place)
+            for place, call in enumerate(calls)
+        ]
+        self.running_tools = True
+        if session is not None:
+            session.turn = turn.turn
+        with IN_TOOLS:
+            results = await tools.run(calls, contexts, faults=turn.faults)
+        self.running_tools = False
+        elapsed = (time.perf_counter() - start) * 1000
+        times, warnings = tools.take_times(), tools.take_warnings()
+        self._trace.tools(turn.turn, start, times, tools.names)
+        await self._observe(
+            [*results, *appended],
+            tools_ms=elapsed,
+            tool_calls=len(results),
+            warnings=warnings if session is None else (*warnings, *session.take_warnings()),
+            times=times,
+            environment=None if session is None else await session.take_facts(),
+        )
 
     async def step(self, turn: SampledTurn) -> None:
         """Gives a turn's message to the environment as an action, and appends what it answers as a user's message.
@@ -216,78 +239,28 @@ class Conversation:
             StaleJournal: An earlier attempt did something else at this step.
             ClaimLost: The rollout is no longer this worker's.
         """
-        if self.session is None or not self.acts_by_text:
+        session = self.session
+        if session is None or not self.acts_by_text:
             raise AgentMisuse("step: the rollout has no environment whose actions are messages")
-        record = self._replay(ObservationRecord)
-        if record is None:
-            self._check_appendable()
-            record = await self._recorder.step(self.session, text_of(turn.message), turn.turn)
-        self._apply_observation(record)
+        if self._replay_observation():
+            return
+        self._check_appendable()
+        self._stop.check()
+        failpoints.hit("worker.turn_before_tools")
+        start = time.perf_counter()
+        self.running_tools = True
+        session.turn = turn.turn
+        answer = await session.step(text_of(turn.message))
+        facts = await session.take_facts()
+        self.running_tools = False
+        elapsed = (time.perf_counter() - start) * 1000
+        message = {"role": "user", "content": answer.content, "tool_calls": None, "tool_call_id": None}
+        times = (ToolTime(session.choice.name[:LONGEST_NAME], round(elapsed, 1), ok=True),)
+        await self._observe(
+            [message], tools_ms=elapsed, warnings=session.take_warnings(), times=times, environment=facts
+        )
 
     async def ask_score(self) -> None:
         """Asks the environment what the rollout is worth; does nothing without one. Raises `EnvironmentFault`."""
         if self.session is not None:
             self.score = await self.session.score(self.messages)
-
-    async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Appends messages of the environment (user turns, for instance) after a sampled turn and its results."""
-        record = self._replay(ObservationRecord)
-        if record is None:
-            self._check_appendable()
-            record = await self._recorder.append(normal_form(messages), self.turns)
-        self._apply_observation(record)
-
-    async def edit(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Makes `messages` the whole history: truncated, summarised, reordered.
-
-        What was sampled so far stays a training sample under the context in which it was sampled; the edited history
-        is the prompt of a new one. The next call carries an explicit mask for all of it.
-        """
-        record = self._replay(EditRecord)
-        if record is None:
-            if not self.turns:
-                raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
-            record = await self._recorder.edit(normal_form(messages), self.turns)
-        if self.measures.past is not None:
-            self.measures.past.add_edit(self.turns, self.messages, len(record.messages))
-        self._planned = record.planned
-        self._history.replace(record.messages)
-
-    def _check_appendable(self) -> None:
-        if not self.turns or (self._planned is not None and self._planned.edited):
-            raise AgentMisuse("messages follow a sampled turn: call sample() first, or give the messages to edit()")
-
-    def _replay(self, kind: type[Kind]) -> Kind | None:
-        record = self._journal.replay(kind)
-        if record is not None:
-            self.tokens.ledger.absorb(record.entries)
-        return record
-
-    def _log_turn(self, record: TurnRecord) -> None:
-        # The line lists every segment of the context, which would be work for nothing at each turn.
-        if _log.isEnabledFor(logging.DEBUG):
-            before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
-            runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
-            log_event(
-                _log, logging.DEBUG, "turn sampled", summary=repr(record.summary), prompt_before=before, segments=runs
-            )
-
-    def _apply_turn(self, record: TurnRecord) -> SampledTurn:
-        self.measures.add_turn(record)
-        self._history.append([record.message])
-        self._planned = None
-        summary = record.summary
-        return SampledTurn(
-            turn=summary.turn,
-            message=record.message,
-            tool_calls=Message.model_validate(record.message).tool_calls or [],
-            finish_reason=summary.finish_reason,
-            sampled=summary.sampled_tokens,
-            # A trainer's message may hold anything under this key.
-            faults=record.message.get(CALL_FAULTS, {}) if self.spec.token_in else {},
-        )
-
-    def _apply_observation(self, record: ObservationRecord) -> None:
-        self.measures.add_observation(record)
-        self._planned = record.planned
-        self._history.append(record.messages)

@@ -40,9 +40,14 @@ class History:
         self.wire = MessageBytes()
         self.append(messages)
 
-    def since_last_turn(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """All messages after the policy's last one, then `messages`; tool messages with the names of their tools."""
-        return self._with_tool_names([*self.messages[self._turn_end() :], *messages])
+    def cut(self, length: int) -> None:
+        """Takes all messages behind the first `length` out again."""
+        if length < len(self.messages):
+            self.replace(self.messages[:length])
+
+    def since_last_turn(self) -> list[dict[str, Any]]:
+        """All messages after the policy's last one; tool messages with the names of their tools."""
+        return self._with_tool_names(self.messages[self._turn_end() :])
 
     def through_last_turn(self) -> list[dict[str, Any]]:
         """All messages up to the policy's last one, that one included; none where it has written none."""

@@ -3,10 +3,11 @@
 How a rollout goes on after its worker has died:
 
 1. The next worker reads the records from Redis, checks them, and runs the agent from the start.
-2. Each step of the agent (`sample`, `run_tools`, `append_messages`, `edit`) asks `replay` for the next record of its
-   kind. As long as there is one, the step does nothing but give the agent what the record says.
+2. Each branch of the rollout has a place among the records (`place`), because branches may have been in flight at once.
+   Each step (`sample`, `run_tools`, `append_messages`, `edit`) asks its branch's place for the next record of its kind.
+   As long as there is one, the step does nothing but give the agent what the record says.
 3. A record of another kind means that the agent does something else than the first time (`StaleJournal`).
-4. After the last record `replay` gives None. From here on steps really happen, and each is written with `write`.
+4. After the branch's last record there is none. From here on steps really happen, and each is written with `write`.
 
     records read   [turn, observation, turn]
     agent          sample -> replayed, run_tools -> replayed, sample -> replayed, run_tools -> runs, and is written
@@ -15,6 +16,7 @@ A record is durable before `write` returns. Redis may lose its last second when 
 is missing, from the records that are kept here. If Redis does not answer, `write` waits until it does.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -31,13 +33,54 @@ from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
-__all__ = ["Journal", "StaleJournal"]
+__all__ = ["Journal", "RecordPlace", "StaleJournal"]
 
 Kind = TypeVar("Kind", EnvironmentRecord, TurnRecord, ObservationRecord, EditRecord)
 
 
 class StaleJournal(RolloutPoolError):
     """The journal does not fit what the agent does now; was the agent changed between two attempts?"""
+
+
+class RecordPlace:
+    """Where a branch is in the rollout's record."""
+
+    def __init__(self, inherited: Sequence[tuple[int, JournalRecord]]) -> None:
+        """`inherited` are the branch's records that earlier attempts wrote, each with its number."""
+        self._left = deque(inherited)
+        self.is_own = False
+        """Whether this attempt has written anything of the branch itself."""
+        self.entries = 0
+        """How many of the branch's ledger's entries the records hold, up to where the agent is."""
+
+    def replay(self, kind: type[Kind]) -> Kind | None:
+        """Takes the next inherited record, for a step that an earlier attempt has made.
+
+        Args:
+            kind: The kind of record that this step writes.
+
+        Returns:
+            The record; None after the last one, so that the step must really happen.
+
+        Raises:
+            StaleJournal: The next record is of another kind.
+        """
+        if not self._left:
+            return None
+        number, record = self._left[0]
+        if not isinstance(record, kind):
+            raise StaleJournal(
+                f"record {number} is {type(record).__name__}, not {kind.__name__}: {StaleJournal.__doc__}"
+            )
+        self._left.popleft()
+        # With the records, so that the next step's new ledger entries begin after these.
+        self.entries += len(record.entries)
+        return record
+
+    def wrote(self, record: JournalRecord) -> None:
+        """Goes behind a record that this attempt writes."""
+        self.is_own = True
+        self.entries += len(record.entries)
 
 
 class Journal:
@@ -68,8 +111,7 @@ class Journal:
         self._records = list(records)
         self._inherited = len(records)
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
-        self._at = 0
-        self._entries = 0
+        self._places: dict[int, RecordPlace] = {}
         self._called = False
 
     @property
@@ -77,39 +119,13 @@ class Journal:
         """What earlier attempts wrote."""
         return self._records[: self._inherited]
 
-    @property
-    def beyond_inherited(self) -> bool:
-        """Whether this attempt has written anything itself."""
-        return self._at > self._inherited
-
-    @property
-    def entries(self) -> int:
-        """How many of the ledger's entries the records hold, up to where the agent is."""
-        return self._entries
-
-    def replay(self, kind: type[Kind]) -> Kind | None:
-        """Takes the next inherited record, for a step that an earlier attempt has made.
-
-        Args:
-            kind: The kind of record that this step writes.
-
-        Returns:
-            The record; None after the last one, so that the step must really happen.
-
-        Raises:
-            StaleJournal: The next record is of another kind.
-        """
-        if self._at >= len(self._records):
-            return None
-        record = self._records[self._at]
-        if not isinstance(record, kind):
-            raise StaleJournal(
-                f"record {self._at} is {type(record).__name__}, not {kind.__name__}: {StaleJournal.__doc__}"
-            )
-        self._at += 1
-        # With the records, so that the next step's new ledger entries begin after these.
-        self._entries += len(record.entries)
-        return record
+    def place(self, branch: int) -> RecordPlace:
+        """Returns where a branch is, by its number."""
+        found = self._places.get(branch)
+        if found is None:
+            mine = [(n, record) for n, record in enumerate(self.inherited) if record.branch == branch]
+            found = self._places[branch] = RecordPlace(mine)
+        return found
 
     async def write(self, record: JournalRecord, *, turns: int) -> None:
         """Appends a record.
@@ -125,8 +141,7 @@ class Journal:
         # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
         self._records.append(record)
         self._turns = turns
-        self._at += 1
-        self._entries += len(record.entries)
+        self.place(record.branch).wrote(record)
         if (store := self._store) is not None:
             await retry_store(
                 self._drain,

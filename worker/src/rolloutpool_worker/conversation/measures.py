@@ -65,6 +65,8 @@ class Measures:
     traced: bool = False
     """Whether `trace` is kept; protocol v1's clients ask for it."""
     turns: list[TurnSummary] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)
+    """By branch: where its last turn stands among `turns`."""
     drift: Counter[str] = field(default_factory=Counter)
     """Turns per label, those without drift left out."""
     trace: list[dict[str, Any]] = field(default_factory=list)
@@ -93,6 +95,7 @@ class Measures:
         """
         # A copy: what follows the turn is added to it, and the record stays as it was written.
         summary = record.summary.model_copy(update={"llm_ms": round(record.llm_ms, 1)})
+        self.last[record.branch] = len(self.turns)
         self.turns.append(summary)
         self.sampled_tokens += summary.sampled_tokens
         self.llm_ms += record.llm_ms
@@ -128,11 +131,12 @@ class Measures:
             self.steps += record.environment.steps
             if self.past is not None:
                 self.past.add_steps(len(self.turns), record.environment)
+        last = self.last[record.branch]
         if record.times:
-            self.turns[-1].tools = [*record.times]
+            self.turns[last].tools = [*record.times]
         # Messages that an agent appends without tools are no results.
         if self.trace and record.tool_calls:
-            self.trace[-1]["tool_results"] = record.messages
+            self.trace[last]["tool_results"] = record.messages
 
     @property
     def alignment(self) -> Alignment | None:

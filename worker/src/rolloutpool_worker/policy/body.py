@@ -63,14 +63,6 @@ class MessageBytes:
             self._parts.append(bytes(memoryview(orjson.dumps(message))))
             self._digest.update(self._parts[-1])
 
-    def followed_by(self, messages: Iterable[Mapping[str, Any]]) -> "MessageBytes":
-        """Returns a copy with further messages; this one stays as it is."""
-        copy = MessageBytes()
-        copy._parts = self._parts.copy()
-        copy._digest = self._digest.copy()
-        copy.append(messages)
-        return copy
-
     @property
     def parts(self) -> Sequence[bytes]:
         """Each message as JSON, in normal form."""

@@ -18,14 +18,14 @@ from typing import Protocol
 
 import orjson
 
-from rolloutpool_common.errors import AmbiguousTurn, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
-from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey, branch_name
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
@@ -36,7 +36,7 @@ from rolloutpool_worker.policy.turn_client import TurnClient
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
-__all__ = ["BeforeCall", "CallbackChannel", "Echo", "TurnCall", "refuse_ambiguous", "ungated"]
+__all__ = ["BeforeCall", "CallbackChannel", "Echo", "TurnCall", "ungated"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class TurnCall:
     """Text of prompt ids that the ledger has; the reply is read from there on."""
     forked_from: TurnKey | None = None
     """The turn of its parent in whose place a fork's first turn is sampled."""
+    branch: int = 0
+    """Of the rollout."""
 
 
 class CallbackChannel:
@@ -224,7 +226,7 @@ class CallbackChannel:
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
         turn = TurnHeaders(
-            key=TurnKey(self._uid, call.turn, call.mask),
+            key=TurnKey(branch_name(self._uid, call.branch), call.turn, call.mask),
             attempt=self._attempt,
             digest=call.body.digest,
             edited=call.edited,
@@ -238,11 +240,3 @@ class CallbackChannel:
     def _authorisation(self) -> dict[str, str]:
         key = self._spec.callback_api_key
         return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def refuse_ambiguous(turn: int) -> AmbiguousTurn:
-    """Makes the error for a turn that a dead worker may have asked for already."""
-    return AmbiguousTurn(
-        f"turn {turn}: the worker that had this rollout died, and may have asked the trainer for this turn; the "
-        "trainer does not promise that asking again is safe (idempotent: true would, or the header X-Idempotent-Turns)"
-    )

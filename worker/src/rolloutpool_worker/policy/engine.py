@@ -46,6 +46,7 @@ from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
+from rolloutpool_common.protocol.turn_headers import branch_name
 from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
@@ -170,12 +171,13 @@ class EngineChannel:
         del batch_id
         return False
 
-    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+    async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
         """Has the engine sample one turn.
 
         Args:
             turn: Its number, from 1.
             prompt: All ids so far.
+            branch: Of the rollout.
 
         Raises:
             RequestFault: On turn 1, the prompt alone is too long for the engine.
@@ -184,7 +186,8 @@ class EngineChannel:
             Drained: The process began to shut down between two calls.
         """
         where = f"turn {turn} at {self._spec.server_url}"
-        session = self._group if turn == 1 and self._group else self._uid
+        uid = branch_name(self._uid, branch)
+        session = self._group if turn == 1 and self._group else uid
         # First, because an engine that nobody reaches is to fail the turn, and not the question for its weights.
         await self._room(prompt.length, 0, where)
         weights = await self._weights(prompt)
@@ -198,7 +201,7 @@ class EngineChannel:
         while (left := await self._room(prompt.length, done, where)) > 0:
             self._calls += 1
             # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
-            name = f"{self._uid}/{turn}.{self._attempt}.{self._calls}"
+            name = f"{uid}/{turn}.{self._attempt}.{self._calls}"
             # Before the limit for a paused engine begins: a paused run has a limit of its own.
             await self._before_call(midway=done > 0, weights=None if done else unsampled)
             length = prompt.length + done

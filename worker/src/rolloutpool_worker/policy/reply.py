@@ -6,7 +6,7 @@ that names the position. Whether the ids mean what they should is checked later,
 tokenizer and the ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.completions import CompletionsResponse
+from rolloutpool_common.protocol.messages import ToolCall
 from rolloutpool_common.protocol.turn_headers import (
     HEADER_ECHO_PREFIX,
     HEADER_FINGERPRINT,
@@ -58,6 +59,8 @@ class Reply:
     """How often the engine stopped in the middle of the turn."""
     attachments: tuple[PackedPiece, ...] = ()
     """What an engine has said of the ids besides, to be kept beside the result."""
+    calls: Sequence[ToolCall] | None = None
+    """The calls in `message`; None where nobody has read them yet."""
 
     @property
     def skipped(self) -> int:
@@ -134,6 +137,7 @@ def _checked(
         fingerprint=headers.get(HEADER_FINGERPRINT),
         repeated=repeated,
         echo_text=echo_text,
+        calls=choice.message.tool_calls or [],
     )
 
 

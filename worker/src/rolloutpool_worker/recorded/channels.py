@@ -45,7 +45,8 @@ class RecordedCallback(CallbackChannel):
 
     async def sample(self, call: TurnCall) -> Reply:
         """Answers a turn from the record, or asks the trainer where the record does not have it."""
-        turn, sent = self._script.turn(call.turn), self._masks.get(call.body.digest, 0)
+        # The record is of the main branch.
+        turn, sent = None if call.branch else self._script.turn(call.turn), self._masks.get(call.body.digest, 0)
         self._masks.clear()
         if turn is None:
             return await super().sample(call)
@@ -83,15 +84,15 @@ class RecordedEngine(EngineChannel):
         super().__init__(*arguments, **options)
         self._script = script
 
-    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+    async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
         """Answers a turn from the record, or asks the engine where the record does not have it.
 
         Raises:
             RequestFault: The prompt of a turn that a fork keeps is not the recorded one.
         """
-        recorded = self._script.turn(turn)
+        recorded = None if branch else self._script.turn(turn)
         if recorded is None:
-            return await super().sample(turn, prompt)
+            return await super().sample(turn, prompt, branch=branch)
         ids = recorded.prompt_ids
         if not self._script.whole and ids is not None and joined(ids) != prompt.text:
             raise RequestFault(

@@ -11,6 +11,7 @@ definitions of its tools where a prompt is rendered here: for engines, after edi
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,7 +34,10 @@ from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, TurnPars
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.conversation.branch import Policy
+from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.engine_policy import EnginePolicy
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.journal import Journal
@@ -198,8 +202,7 @@ class Replayer:
             "pause": self._drain.pause,
             "breakers": Breakers(),
         }
-        channel: RecordedCallback | RecordedEngine
-        tokens: TokenTrack
+        policy: Policy
         if spec.token_in:
             shown = [tool.shown for tool in tools.values()]
             parser = TurnParser.of(tokenizer, shown, spec.response_template)
@@ -213,18 +216,18 @@ class Replayer:
                 engines=Engines(),
                 **common,
             )
-            tokens = EngineTokens(spec, tokenizer, shown, parser)
+            policy = EnginePolicy(channel, partial(EngineTokens, spec, tokenizer, shown, parser))
         else:
-            channel = RecordedCallback(script, self._client, spec, **common)
+            callback = RecordedCallback(script, self._client, spec, **common)
             shown = [tool.shown for tool in (TOOLS.values() if session is None else tools.values())]
             # Nothing is known of the trainer. What it says of itself is not recorded, and decides only which mask is
             # tried first.
-            tokens = TokenTrack(spec, tokenizer, shown, TrainerKind.UNKNOWN)
+            track = partial(TokenTrack, spec, tokenizer, shown, TrainerKind.UNKNOWN)
+            policy = CallbackPolicy(callback, track)
         return Conversation(
             claim,
             journal=journal,
-            channel=channel,
-            tokens=tokens,
+            policy=policy,
             tools=RecordedTools(script, tools, lenient=spec.v1, host=self._tools),
             stop=stop,
             session=session,

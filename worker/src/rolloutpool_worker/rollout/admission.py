@@ -7,7 +7,7 @@ fails.
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rolloutpool_common.errors import ResultQuarantined, TokenizerMismatch
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -32,28 +32,33 @@ def check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
         raise TokenizerMismatch(f"{name!r}: {'; '.join(differing)}; give both the same files and versions")
 
 
-def check_result(result: RolloutResult, ledger: TokenLedger, *, vocab_size: int, allow_untrained: bool) -> None:
+def check_result(
+    result: RolloutResult, ledgers: Sequence[TokenLedger], *, vocab_size: int, allow_untrained: bool
+) -> None:
     """Checks a result.
 
     Args:
         result: The result, completed.
-        ledger: The ledger that it was made from.
+        ledgers: Those that it was made from, in the order of its samples.
         vocab_size: Ids of the tokenizer are below this.
         allow_untrained: Whether a result without any token of mask 1 is accepted.
 
     Raises:
         ResultQuarantined: With the first contradiction found.
     """
-    for fault in _faults(result, ledger, vocab_size, allow_untrained):
+    for fault in _faults(result, ledgers, vocab_size, allow_untrained):
         raise ResultQuarantined(f"{ResultQuarantined.__doc__} {fault}")
 
 
-def _faults(result: RolloutResult, ledger: TokenLedger, vocab_size: int, allow_untrained: bool) -> Iterator[str]:
+def _faults(
+    result: RolloutResult, ledgers: Sequence[TokenLedger], vocab_size: int, allow_untrained: bool
+) -> Iterator[str]:
     for number, sample in enumerate(result.samples):
         yield from (f"Sample {number}: {fault}" for fault in _sample_faults(sample, vocab_size))
     kept = [token for sample in result.samples for token in _sampled(sample)]
     # From the journal's entries, which hold the trainer's replies; the samples were derived another way.
-    replies = [unpack(entry.ids, array("I")) for entry in ledger.entries if isinstance(entry, SampledEntry)]
+    entries = (entry for ledger in ledgers for entry in ledger.entries)
+    replies = [unpack(entry.ids, array("I")) for entry in entries if isinstance(entry, SampledEntry)]
     if kept != [token for reply in replies for token in reply]:
         yield "the samples do not hold every sampled token exactly once"
     if len(kept) != result.response_tokens:

@@ -46,13 +46,13 @@ from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
-from rolloutpool_worker.rollout.channels import open_channel
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.grading import GradingStage
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
+from rolloutpool_worker.rollout.policies import open_policy
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 
@@ -191,7 +191,7 @@ class Attempt:
         talk, final = self._conversation, self._session is not None and self._session.final
         if talk is None:
             return AttemptState(certain=self._claim.clean, calling=False, final=final, tried=self._waits.tried)
-        return AttemptState(certain=talk.certain, calling=talk.calling, final=final, tried=self._waits.tried)
+        return AttemptState(certain=talk.all_certain, calling=talk.in_flight, final=final, tried=self._waits.tried)
 
     async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and its journal; raises `ClaimLost`."""
@@ -267,33 +267,32 @@ class Attempt:
         claim = claim if session is None else await begin_session(session, claim, journal, self._stop, trunk)
         spec = claim.spec
         tools = tools_of(spec, session)
-        channel, tokens = await self._retry_store(
-            lambda: open_channel(
+        policy = await self._retry_store(
+            lambda: open_policy(
                 *(services, claim, self._waits, tokenizer, tools, self.trace, None if trunk is None else trunk.script),
                 pause=self._stop.pause,
                 before_call=self.gate.before_call,
             )
         )
-        self._conversation = Conversation(
+        talk = self._conversation = Conversation(
             claim,
             journal=journal,
-            channel=channel,
-            tokens=tokens,
+            policy=policy,
             tools=runner_of(trunk, tools, spec, services.tool_host),
             stop=self._stop,
             trace=self.trace,
             session=session,
-            fork=None if trunk is None else trunk.fork_point(tokens.kind),
+            fork=None if trunk is None else trunk.fork_point(policy.open_tokens().kind),
         )
-        self.gate.guard(self._conversation, journal)
+        self.gate.guard(talk, journal)
         try:
-            reason = await agent(self._conversation)
+            reason = await agent(talk)
             await self.gate.at_end()
-            await self._conversation.ask_score()
+            await talk.ask_score()
             return reason
         finally:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
-            services.kinds.learned(spec, tokens.found_kind)
+            services.kinds.learned(spec, talk.tokens.found_kind)
 
     async def _load_tokenizer(self) -> ChatTokenizer:
         spec = self._claim.spec
@@ -306,14 +305,14 @@ class Attempt:
     async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
         talk = self._conversation
         # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
-        size = 0 if talk is None else len(talk.tokens.ledger) * (1 + talk.measures.drift.total()) // 4
+        size = 0 if talk is None else talk.ids * (1 + talk.measures.drift.total()) // 4
         return await off_loop(size, make, outcome)
 
     def _admitted(self, outcome: AgentEnd) -> RolloutResult:
         result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
         if talk is not None and outcome.status is RolloutStatus.COMPLETED:
             untrained = spec.allow_untrained or spec.v1
-            check_result(result, talk.tokens.ledger, vocab_size=self._vocab_size, allow_untrained=untrained)
+            check_result(result, talk.ledgers, vocab_size=self._vocab_size, allow_untrained=untrained)
         return result
 
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:

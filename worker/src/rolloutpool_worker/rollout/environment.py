@@ -86,7 +86,7 @@ async def begin_session(
     before = inherited if trunk is None else trunk.session_records(inherited)
     record = await open_session(life, before)
     if inherited:
-        journal.replay(EnvironmentRecord)
+        journal.place(0).replay(EnvironmentRecord)
     else:
         # A fork's session was opened as its parent's was, and is noted in a journal of its own.
         record = record or next(one for one in before if isinstance(one, EnvironmentRecord))

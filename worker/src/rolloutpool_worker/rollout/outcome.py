@@ -65,9 +65,9 @@ def make_result(
             "samples": samples,
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
-            "warnings": [*measures.warnings(), *talk.tokens.warnings, *_engine_warnings(claim, talk), *lacks],
+            "warnings": [*measures.warnings(), *_token_warnings(talk), *_engine_warnings(claim, talk), *lacks],
             "turns": measures.turns,
-            "num_llm_calls": talk.turns,
+            "num_llm_calls": len(measures.turns),
             "num_tool_calls": measures.tool_calls,
             "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),
             "response_tokens": talk.sampled_tokens,
@@ -100,8 +100,13 @@ def make_result(
 
 
 def _samples(talk: Conversation) -> list[Sample]:
-    samples, mode = talk.tokens.ledger.samples(), talk.spec.reported_logprobs
+    samples = [sample for ledger in talk.ledgers for sample in ledger.samples()]
+    mode = talk.spec.reported_logprobs
     return samples if mode is None else [sample.model_copy(update={"logprobs_mode": mode.value}) for sample in samples]
+
+
+def _token_warnings(talk: Conversation) -> list[str]:
+    return list(dict.fromkeys(warning for branch in talk.branches for warning in branch.tokens.warnings))
 
 
 def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:

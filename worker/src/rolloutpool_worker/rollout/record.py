@@ -29,10 +29,10 @@ def replay_record(claim: Claim, talk: Conversation, samples: list[Sample]) -> Re
         samples: Of the conversation.
 
     Returns:
-        The record; None where the batch wants none, where nothing was sampled, or where it has no ids.
+        The record; None where the batch wants none, nothing was sampled, there are no ids, or several branches.
     """
     past, session = talk.measures.past, talk.session
-    if past is None or not talk.turns or claim.spec.messages_only:
+    if past is None or not talk.turns or len(talk.branches) > 1 or claim.spec.messages_only:
         return None
     spec, given = claim.spec, len(claim.spec.messages)
     tools = [] if session is None else [tool.shown for tool in session.tools.values()]

@@ -164,8 +164,9 @@ class RunGate:
         self._talk: Conversation | None = None
         self._journal: Journal | None = None
         self._sampled_by: set[str | None] = set()
-        """The versions in the entries of the ledger that were read."""
-        self._entries_read = 0
+        """The versions in the entries of the ledgers that were read."""
+        self._entries_read: Counter[int] = Counter()
+        """By branch."""
         self._began_at: int | None = None
         self._unreadable = False
         self._called = False
@@ -231,7 +232,10 @@ class RunGate:
         """Waits, and until then nothing is noted as asked, where the policy must not be asked twice."""
         if self._talk is None or self._journal is None or self._claim.spec.may_repeat:
             return await self._hold(midway)
-        await self._journal.take_back_calling(certain=self._talk.certain)
+        # What another branch has in flight was asked, whatever becomes of this call.
+        if sum(branch.calling for branch in self._talk.branches) > 1:
+            return await self._hold(midway)
+        await self._journal.take_back_calling(certain=self._talk.all_certain)
         facts = await self._hold(midway)
         await self._journal.note_calling()
         return facts
@@ -257,12 +261,13 @@ class RunGate:
         return facts
 
     def _read_ledger(self) -> None:
-        """Reads what the ledger has got since the last time. It is only appended to, so the rest is known."""
+        """Reads what the ledgers have got since the last time. They are only appended to, so the rest is known."""
         if self._talk is None:
             return
-        new = self._talk.tokens.ledger.entries_since(self._entries_read)
-        self._entries_read += len(new)
-        self._sampled_by.update(entry.policy_version for entry in new if isinstance(entry, SampledEntry))
+        for branch in self._talk.branches:
+            new = branch.tokens.ledger.entries_since(self._entries_read[branch.number])
+            self._entries_read[branch.number] += len(new)
+            self._sampled_by.update(entry.policy_version for entry in new if isinstance(entry, SampledEntry))
 
     async def _compare(self, facts: RunFacts, end: StaleEnd, weights: str | None = None) -> None:
         self._read_ledger()

@@ -8,11 +8,19 @@ import pytest
 from tests.support.conversations import QUESTION, InsideConversation, MemoryRollouts, claim_of
 from tests.support.journals import untimed
 
-from rolloutpool_common.errors import AmbiguousTurn, RequestChanged, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import (
+    AmbiguousTurn,
+    RequestChanged,
+    TemplateUnusable,
+    TrainerStatusError,
+    TrainerUnreachable,
+)
+from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.store import ClaimLost
 from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.history import AgentMisuse
 from rolloutpool_worker.conversation.journal import StaleJournal
@@ -33,8 +41,8 @@ def tokenizer() -> ChatTokenizer:
     return load_tokenizer(str(TINY_TOKENIZER))
 
 
-async def sample(conversation: Conversation) -> None:
-    await conversation.sample()
+async def sample(branch: Branch) -> None:
+    await branch.sample()
 
 
 async def tools(conversation: Conversation) -> None:
@@ -42,8 +50,8 @@ async def tools(conversation: Conversation) -> None:
     await conversation.run_tools(turn, append=[ASK])
 
 
-async def ask(conversation: Conversation) -> None:
-    await conversation.append_messages([ASK])
+async def ask(branch: Branch) -> None:
+    await branch.append_messages([ASK])
 
 
 async def edit(conversation: Conversation) -> None:
@@ -73,8 +81,8 @@ def state(inside: InsideConversation) -> tuple[Any, ...]:
     )
 
 
-async def play(inside: InsideConversation) -> None:
-    inside.answer(*ANSWERS)
+async def play(inside: InsideConversation, answers: tuple[Any, ...] = ANSWERS) -> None:
+    inside.answer(*answers)
     for step in STEPS:
         await step(inside.conversation)
 
@@ -132,6 +140,44 @@ async def test_a_turn_whose_write_a_deadline_interrupts_is_in_tokens_messages_an
     assert sum(map(sum, (sample.response_mask for sample in samples))) == conversation.sampled_tokens
     assert conversation.messages[-1]["role"] == "assistant"
     assert conversation.calling
+
+
+@pytest.mark.parametrize("records", [1, 3, 5])
+async def test_messages_whose_write_a_deadline_interrupts_are_in_tokens_and_counts_as_well(
+    tokenizer: ChatTokenizer, records: int
+) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.store.room = records
+    with pytest.raises(asyncio.CancelledError):
+        await play(inside)
+    store = MemoryRollouts()
+    store.written = (await played(tokenizer)).store.written[: records + 1]
+    durable = InsideConversation(tokenizer, store)
+    # Its policy says nothing more, so it stops where the other one was interrupted.
+    with pytest.raises(IndexError):
+        await play(durable, answers=())
+    assert state(inside) == state(durable)
+
+
+async def test_messages_that_the_template_refuses_are_no_part_of_the_transcript(tokenizer: ChatTokenizer) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer("It is 38.")
+    conversation = inside.conversation
+    await conversation.sample()
+    before, body = list(conversation.messages), conversation.history.wire.body(b"]}")
+    planned = inside.tokens.plan_mask
+
+    async def refuse(*asked: Any, **named: Any) -> MaskPlan:
+        del asked, named
+        raise TemplateUnusable("no such message")
+
+    inside.tokens.plan_mask = refuse  # type: ignore[method-assign]
+    for step in (ask, edit):
+        with pytest.raises(TemplateUnusable):
+            await step(conversation)
+        assert (conversation.messages, conversation.history.wire.body(b"]}")) == (before, body)
+    assert planned != refuse
+    assert len(inside.store.written) == 1
 
 
 async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:

@@ -3,15 +3,17 @@
 from typing import Any, cast
 
 import pytest
-from tests.support.conversations import claim_of
+from tests.support.conversations import SomeBranch, claim_of
 
 from rolloutpool_common.errors import RequestChanged
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.result import StopToken
-from rolloutpool_worker.conversation.chat_turn import ChatAsker, NoTokens
+from rolloutpool_worker.conversation.branch import Branch
+from rolloutpool_worker.conversation.chat_policy import ChatPolicy, NoTokens
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
-from rolloutpool_worker.policy import Breakers, ChatChannel, MessageBytes, Reply, TurnCall, TurnClient
+from rolloutpool_worker.conversation.history import History
+from rolloutpool_worker.policy import Breakers, ChatChannel, Reply, TurnCall, TurnClient
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
@@ -50,31 +52,33 @@ class _Chat(ChatChannel):
         return REPLY
 
 
+def asked_for(planned: PlannedTurn | None = None) -> Branch:
+    return cast(Branch, SomeBranch(History(ASK), NoTokens(), planned))
+
+
 async def test_a_planned_turn_is_asked_with_the_same_request_by_any_worker() -> None:
-    wire, chat = MessageBytes(ASK), _Chat()
-    planned = await ChatAsker(chat).plan(ASK, wire, 2)
+    planned = await ChatPolicy(_Chat()).plan(asked_for(), 2)
     assert (planned.plan.lengths, planned.edited) == ((), False)
     other = _Chat()
-    assert await ChatAsker(other).ask(planned, ASK, wire, 2) == (REPLY, AskedTurn(2))
+    assert await ChatPolicy(other).ask(asked_for(planned), 2) == (REPLY, AskedTurn(2))
     (call,) = other.asked
     assert (call.turn, call.body.digest, call.edited) == (2, planned.digest, False)
 
 
 async def test_another_request_than_was_planned_is_not_asked() -> None:
     chat = _Chat()
-    planned = await ChatAsker(chat).plan(ASK, MessageBytes(ASK), 2)
+    planned = await ChatPolicy(chat).plan(asked_for(), 2)
     chat.shown = [{"type": "function"}]
     with pytest.raises(RequestChanged):
-        await ChatAsker(chat).ask(planned, ASK, MessageBytes(ASK), 2)
+        await ChatPolicy(chat).ask(asked_for(planned), 2)
     assert chat.asked == []
 
 
 async def test_the_first_turn_has_no_plan_and_an_edited_one_says_so() -> None:
     chat = _Chat()
-    assert (await ChatAsker(chat).ask(None, ASK, MessageBytes(ASK), 1))[1] == AskedTurn(1)
-    planned = await ChatAsker(chat).plan(ASK, MessageBytes(ASK), 2, edited=True)
-    assert isinstance(planned, PlannedTurn)
-    assert (await ChatAsker(chat).ask(planned, ASK, MessageBytes(ASK), 2))[1].edited
+    assert (await ChatPolicy(chat).ask(asked_for(), 1))[1] == AskedTurn(1)
+    planned = await ChatPolicy(chat).plan(asked_for(), 2, edited=True)
+    assert (await ChatPolicy(chat).ask(asked_for(planned), 2))[1].edited
 
 
 async def test_there_are_no_tokens() -> None:

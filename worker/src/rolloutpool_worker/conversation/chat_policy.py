@@ -1,4 +1,4 @@
-"""How the next turn is asked of a policy that answers with a message and without ids (`policy/chat.py`).
+"""ChatPolicy: a chat endpoint that answers with a message and without ids (`policy/chat.py`).
 
 There is no mask to plan, and the ledger stays empty (`NoTokens`). The plan that is journaled is the digest of the
 request: a worker that would send another request notices it (`RequestChanged`). Each turn counts as `unverified`.
@@ -12,11 +12,10 @@ from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import ChatChannel, MessageBytes, Reply, TurnCall
-
-__all__ = ["ChatAsker", "NoTokens"]
+from rolloutpool_worker.policy import ChatChannel, Reply, TurnCall
 
 
 class NoTokens(TokenTrack):
@@ -52,34 +51,31 @@ class NoTokens(TokenTrack):
         """Does nothing: the controller renders."""
 
 
-class ChatAsker:
+class ChatPolicy:
     """Plans and asks the turns of one rollout."""
 
     def __init__(self, channel: ChatChannel) -> None:
+        """A policy that is asked by `channel`."""
+        self.open_tokens = NoTokens
+        self.is_news = channel.is_news
+        self.ask_idempotent = channel.ask_idempotent
         self._channel = channel
 
-    async def plan(
-        self, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int, *, edited: bool = False
-    ) -> PlannedTurn:
-        """Notes the request of a turn from 2 on; arguments as of `TurnAsker.plan`."""
-        del messages, turn
-        return PlannedTurn(MaskPlan((), 0, None), self._channel.body(wire, None).digest, edited)
+    @property
+    def may_repeat(self) -> bool:
+        """See `Policy.may_repeat`."""
+        return self._channel.may_repeat
 
-    async def ask(
-        self, planned: PlannedTurn | None, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int
-    ) -> tuple[Reply, AskedTurn]:
-        """Asks a turn; arguments as of `TurnAsker.ask`.
+    async def plan(self, branch: Branch, turn: int, *, edited: bool = False) -> PlannedTurn:
+        """Notes the request of a turn; see `Policy.plan`."""
+        del turn
+        return PlannedTurn(MaskPlan((), 0, None), self._channel.body(branch.history.wire, None).digest, edited)
 
-        Returns:
-            The message that was sampled, without ids.
-
-        Raises:
-            RequestChanged: The request is another one than was planned; nothing was asked.
-            RolloutError: What the channel raises for a failed call.
-        """
-        del messages
+    async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
+        """Asks a turn; see `Policy.ask`. The reply has no ids."""
+        planned, body = branch.planned, self._channel.body(branch.history.wire, None)
         edited = planned is not None and planned.edited
-        body = self._channel.body(wire, None)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        return await self._channel.sample(TurnCall(turn, body, edited=edited)), AskedTurn(turn, edited=edited)
+        call = TurnCall(turn, body, edited=edited, branch=branch.number)
+        return await self._channel.sample(call), AskedTurn(turn, edited=edited)

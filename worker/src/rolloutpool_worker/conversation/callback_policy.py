@@ -1,4 +1,6 @@
-"""How the next turn is asked: planned once, journaled, and asked with the very same body by any worker.
+"""CallbackPolicy: a trainer that samples behind its `/v1/chat/completions`, and says which ids it has sampled.
+
+A turn is planned once, journaled, and asked with the very same body by any worker:
 
 1. When the messages before a turn are complete, `plan` decides the mask lengths and writes the request's body. The plan
    and the body's digest are journaled as one value (`PlannedTurn`).
@@ -14,23 +16,21 @@ turn is a first turn to its trainer, too (`fork_point`).
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, zeros
 from rolloutpool_common.protocol.turn_headers import TurnKey
+from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.mask_plan import impossible
 from rolloutpool_worker.conversation.past_tokens import past_tokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
-
-__all__ = ["TurnAsker"]
+from rolloutpool_worker.policy import CallbackChannel, Reply, TurnBody, TurnCall
 
 _log = logging.getLogger(__name__)
 
@@ -43,75 +43,63 @@ KEY_REFUSED = frozenset({400, MASK_REFUSED})
 _NO_MASK = MaskPlan((0,), 0, None)
 
 
-class TurnAsker:
+class CallbackPolicy:
     """Plans and asks the turns of one rollout."""
 
-    def __init__(self, channel: CallbackChannel, tokens: TokenTrack, fork: ForkPoint | None = None) -> None:
+    def __init__(self, channel: CallbackChannel, open_tokens: Callable[[], TokenTrack]) -> None:
+        """A policy that is asked by `channel`; `open_tokens` makes the account of a branch's tokens."""
+        self.open_tokens = open_tokens
+        self.is_news = channel.is_news
+        self.ask_idempotent = channel.ask_idempotent
         self._channel = channel
-        self._tokens = tokens
-        self._fork = fork
-        # The body of the planned turn, where this attempt has planned it itself: writing and hashing it twice would
-        # take milliseconds where the history is long.
-        self._body: TurnBody | None = None
+        # By branch: the body of the planned turn, where this attempt has planned it itself. Writing and hashing it
+        # twice would take milliseconds where the history is long.
+        self._bodies: dict[int, TurnBody] = {}
 
-    async def plan(
-        self, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int, *, edited: bool = False
-    ) -> PlannedTurn:
-        """Decides how a turn from 2 on is asked.
+    @property
+    def may_repeat(self) -> bool:
+        """See `Policy.may_repeat`."""
+        return self._channel.may_repeat
 
-        Args:
-            messages: The whole history.
-            wire: The same, as it is sent.
-            turn: The number of the turn.
-            edited: Whether the history was edited since the last turn.
-        """
-        if self._fork is not None and turn == self._fork.turn:
-            body = self._channel.body(wire, None, self._fork.prompt(self._tokens))
+    async def plan(self, branch: Branch, turn: int, *, edited: bool = False) -> PlannedTurn:
+        """Decides with which masks a turn is tried; see `Policy.plan`."""
+        wire, fork = branch.history.wire, branch.fork
+        if fork is not None and turn == fork.turn:
+            body = self._channel.body(wire, None, fork.prompt(branch.tokens))
             return PlannedTurn(_NO_MASK, body.digest, edited)
-        plan = await self._tokens.plan_mask(messages, turn, edited=edited)
-        self._body = self._channel.body(wire, plan.first_mask)
-        return PlannedTurn(plan, self._body.digest, edited)
+        plan = await branch.tokens.plan_mask(branch.messages, turn, edited=edited)
+        body = self._bodies[branch.number] = self._channel.body(wire, plan.first_mask)
+        return PlannedTurn(plan, body.digest, edited)
 
-    async def ask(
-        self, planned: PlannedTurn | None, messages: Sequence[dict[str, Any]], wire: MessageBytes, turn: int
-    ) -> tuple[Reply, AskedTurn]:
-        """Asks a turn.
-
-        Args:
-            planned: As it was journaled; None on turn 1.
-            messages: The whole history.
-            wire: The same, as it is sent.
-            turn: The number of the turn.
-
-        Returns:
-            The reply, and how the trainer has accepted the turn.
+    async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
+        """Asks a turn; see `Policy.ask`.
 
         Raises:
-            RequestChanged: The body is another one than was planned; nothing was asked.
             MaskImpossible: The trainer refuses `exact`, and `rerender` is negative.
-            RolloutError: What the channel raises for a failed call.
         """
-        if self._fork is not None and turn == self._fork.turn:
-            return await self._ask_fork(self._fork, planned, wire)
+        planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
+        if branch.fork is not None and turn == branch.fork.turn:
+            return await self._ask_fork(branch, branch.fork)
         if planned is None:
-            return await self._channel.sample(TurnCall(turn, self._channel.body(wire, None))), AskedTurn(turn)
+            call = TurnCall(turn, self._channel.body(wire, None), branch=branch.number)
+            return await self._channel.sample(call), AskedTurn(turn)
         plan, tried, replanned = planned.plan, 0, False
         lengths = list(plan.lengths)
         while True:
             length, tried = lengths[tried], tried + 1
-            body = self._planned_body(planned, wire, turn) if tried == 1 else self._channel.body(wire, zeros(length))
-            echo = self._tokens.offer_prefix(turn, edited=planned.edited)
+            body = self._planned_body(branch, planned, turn) if tried == 1 else self._channel.body(wire, zeros(length))
+            echo = tokens.offer_prefix(turn, edited=planned.edited)
             # Another mask is another body, and a trainer refuses that under the key of the first (409). `mask` makes
             # another key.
-            known = self._tokens.known_echo()
-            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo, known=known)
+            known = tokens.known_echo()
+            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo, known=known, branch=branch.number)
             try:
-                reply = await self._sample(call)
+                reply = await self._sample(call, tokens)
             except TrainerStatusError as error:
                 if error.http_status != MASK_REFUSED:
                     raise
                 if tried == len(lengths) and not replanned:
-                    plan, replanned = await self._tokens.replan(messages, planned), True
+                    plan, replanned = await tokens.replan(branch.messages, planned), True
                     lengths += plan.lengths
                 if tried == len(lengths):
                     # This trainer counts `rerender`, which no mask can express.
@@ -122,27 +110,26 @@ class TurnAsker:
                 continue
             return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
 
-    async def _sample(self, call: TurnCall) -> Reply:
+    async def _sample(self, call: TurnCall, tokens: TokenTrack) -> Reply:
         """Asks once; and once more, with the ids so far, if the trainer has forgotten the session."""
         try:
             return await self._channel.sample(call)
         except TrainerStatusError as error:
             if error.http_status != CONFLICT or error.error_type != UNKNOWN_SESSION:
                 raise
-        past = past_tokens(self._tokens.ledger)
+        past = past_tokens(tokens.ledger)
         log_event(_log, logging.INFO, "trainer forgot the session", turn=call.turn, ids=len(past.token_ids))
         body = call.body.with_key(RESTORE_SESSION, past.model_dump())
         return await self._channel.sample(replace(call, body=body))
 
-    async def _ask_fork(
-        self, fork: ForkPoint, planned: PlannedTurn | None, wire: MessageBytes
-    ) -> tuple[Reply, AskedTurn]:
+    async def _ask_fork(self, branch: Branch, fork: ForkPoint) -> tuple[Reply, AskedTurn]:
         """Asks the first turn of a fork: with the ids that the parent's turn was sampled after, or else without."""
-        turn, prompt = fork.turn, fork.prompt(self._tokens)
+        planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
+        turn, prompt = fork.turn, fork.prompt(tokens)
         body = self._channel.body(wire, None, prompt)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        fork.reach(self._tokens)
+        fork.reach(tokens)
         asked = AskedTurn(turn, edited=planned is not None and planned.edited)
         origin = TurnKey(fork.origin.uid, turn)
         try:
@@ -154,11 +141,11 @@ class TurnAsker:
         plain = TurnCall(turn, self._channel.body(wire, None), mask=2, forked_from=origin)
         return await self._channel.sample(plain), asked
 
-    def _planned_body(self, planned: PlannedTurn, wire: MessageBytes, turn: int) -> TurnBody:
+    def _planned_body(self, branch: Branch, planned: PlannedTurn, turn: int) -> TurnBody:
         # Forgotten once it is used: it is as long as the history, and no second call needs it.
-        body, self._body = self._body, None
+        body = self._bodies.pop(branch.number, None)
         if body is None or body.digest != planned.digest:
-            body = self._channel.body(wire, planned.plan.first_mask)
+            body = self._channel.body(branch.history.wire, planned.plan.first_mask)
         if body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         return body

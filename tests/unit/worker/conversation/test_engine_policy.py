@@ -3,19 +3,21 @@
 from typing import Any, cast
 
 import pytest
-from tests.support.conversations import claim_of
+from tests.support.conversations import SomeBranch, claim_of
 
 from rolloutpool_common.errors import RequestChanged
+from rolloutpool_common.protocol.journal import PlannedTurn
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.engine_policy import EnginePolicy
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
-from rolloutpool_worker.conversation.engine_turn import EngineAsker
-from rolloutpool_worker.policy import EngineChannel, LedgerPrompt, MessageBytes
+from rolloutpool_worker.conversation.history import History
+from rolloutpool_worker.policy import EngineChannel, LedgerPrompt, Reply
 from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
 MORE: list[dict[str, Any]] = [{"role": "user", "content": "And 4 more?"}]
-WIRE = MessageBytes()
 
 
 class _Engine:
@@ -25,23 +27,43 @@ class _Engine:
         self.turn = EngineTurn(parts, finish, aborts)
         self.asked: list[tuple[int, LedgerPrompt]] = []
 
-    async def sample(self, turn: int, prompt: LedgerPrompt) -> EngineTurn:
+    async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
+        assert branch == 0
         self.asked.append((turn, prompt))
         return self.turn
 
+    def is_news(self, batch_id: str) -> bool:
+        return False
 
-def asker(
-    tokenizer: ChatTokenizer, text: str, finish: Finish = Finish.STOP
-) -> tuple[EngineAsker, _Engine, EngineTokens]:
+    async def ask_idempotent(self) -> bool:
+        return True
+
+
+class _Asking:
+    """A policy, and the branch that it is asked for."""
+
+    def __init__(self, engine: _Engine, tokens: EngineTokens) -> None:
+        self.policy = EnginePolicy(cast(EngineChannel, engine), lambda: tokens)
+        self.branch = SomeBranch(History(ASK), tokens)
+
+    async def plan(self, turn: int) -> PlannedTurn:
+        self.branch.planned = await self.policy.plan(cast(Branch, self.branch), turn)
+        return self.branch.planned
+
+    async def ask(self, turn: int) -> tuple[Reply, AskedTurn]:
+        return await self.policy.ask(cast(Branch, self.branch), turn)
+
+
+def asker(tokenizer: ChatTokenizer, text: str, finish: Finish = Finish.STOP) -> tuple[_Asking, _Engine, EngineTokens]:
     ids = tokenizer.encode(text)
     engine = _Engine((EnginePart(ids[:1], [-0.1], "1"), EnginePart(ids[1:], [-0.2] * (len(ids) - 1), "2")), finish, 1)
     tokens = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
-    return EngineAsker(cast(EngineChannel, engine), tokens), engine, tokens
+    return _Asking(engine, tokens), engine, tokens
 
 
 async def test_the_first_turn_is_asked_with_the_rendered_prompt(tokenizer: ChatTokenizer) -> None:
     asking, engine, tokens = asker(tokenizer, "It is 8.")
-    reply, asked = await asking.ask(None, ASK, WIRE, 1)
+    reply, asked = await asking.ask(1)
     assert asked == AskedTurn(1)
     assert engine.asked == [(1, tokens.prompt())]
     assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
@@ -52,17 +74,18 @@ async def test_the_first_turn_is_asked_with_the_rendered_prompt(tokenizer: ChatT
 
 async def test_a_later_turn_is_asked_with_what_was_planned(tokenizer: ChatTokenizer) -> None:
     asking, engine, tokens = asker(tokenizer, "It is 8.")
-    reply, asked = await asking.ask(None, ASK, WIRE, 1)
+    reply, asked = await asking.ask(1)
     await tokens.ingest_reply(reply, ASK, asked, train=True)
     await tokens.append(MORE, ASK, 1)
-    planned = await asking.plan([*ASK, *MORE], WIRE, 2)
+    asking.branch.history.append(MORE)
+    planned = await asking.plan(2)
     assert (planned.plan.lengths, planned.edited) == ((), False)
-    await asking.ask(planned, [*ASK, *MORE], WIRE, 2)
+    await asking.ask(2)
     assert [turn for turn, _ in engine.asked] == [1, 2]
     # A worker that has other ids asks nothing.
     await tokens.append([*MORE, *MORE], ASK, 1)
     with pytest.raises(RequestChanged):
-        await asking.ask(planned, [*ASK, *MORE], WIRE, 2)
+        await asking.ask(2)
     assert len(engine.asked) == 2
 
 
@@ -70,6 +93,6 @@ async def test_a_later_turn_is_asked_with_what_was_planned(tokenizer: ChatTokeni
 async def test_only_a_stop_ends_a_turn(tokenizer: ChatTokenizer, finish: Finish) -> None:
     text = '<tool_call>{"name": "add"'
     asking, _, _ = asker(tokenizer, text, finish)
-    reply, _ = await asking.ask(None, ASK, WIRE, 1)
+    reply, _ = await asking.ask(1)
     assert (reply.message["content"], reply.message["tool_calls"]) == (text, None)
     assert reply.finish_reason == finish.value

@@ -1,9 +1,9 @@
-"""Which channel a rollout has to its policy, and the tokens that go with it.
+"""Which policy a rollout is sampled by.
 
-- A trainer's callback renders the prompts itself. Its echoes are checked, and masks are planned (`TokenTrack`).
-- An engine is asked with the ledger's ids (`EngineTokens`). The first prompt is rendered here, so it shows the tools
+- A trainer's callback (`CallbackPolicy`) renders the prompts itself. Its echoes are checked, and masks are planned.
+- An engine (`EnginePolicy`) is asked with the ledger's ids. The first prompt is rendered here, so it shows the tools
   that the rollout may call; and the sampled text is parsed here.
-- A controller of the Osmosis wire answers with messages alone. There is no tokenizer, and no token.
+- A controller of the Osmosis wire (`ChatPolicy`) answers with messages alone. There is no tokenizer, and no token.
 """
 
 import asyncio
@@ -13,7 +13,10 @@ from functools import partial
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.conversation.chat_turn import NoTokens
+from rolloutpool_worker.conversation.branch import Policy
+from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
+from rolloutpool_worker.conversation.chat_policy import ChatPolicy
+from rolloutpool_worker.conversation.engine_policy import EnginePolicy
 from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel
@@ -25,10 +28,8 @@ from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
-__all__ = ["open_channel"]
 
-
-async def open_channel(
+async def open_policy(
     services: Services,
     claim: Claim,
     waits: RolloutWaits,
@@ -39,8 +40,8 @@ async def open_channel(
     *,
     pause: Callable[[float], Awaitable[None]] | None = None,
     before_call: BeforeCall = ungated,
-) -> tuple[CallbackChannel | EngineChannel, TokenTrack]:
-    """Makes the channel of one attempt; nothing is asked yet.
+) -> Policy:
+    """Makes the policy of one attempt; nothing is asked yet.
 
     Args:
         services: What the process gives its rollouts.
@@ -85,7 +86,7 @@ async def open_channel(
             trace=trace,
             before_call=before_call,
         )
-        return engine, EngineTokens(spec, tokenizer, shown, parser)
+        return EnginePolicy(engine, partial(EngineTokens, spec, tokenizer, shown, parser))
     callback_of: Callable[..., CallbackChannel] = CallbackChannel if tokenizer is not None else ChatChannel
     if script is not None:
         callback_of = partial(RecordedCallback, script)
@@ -106,19 +107,12 @@ async def open_channel(
     if tokenizer is None:
         assert isinstance(callback, ChatChannel)
         callback.shown = [tool.shown for tool in tools.values()]
-        return callback, NoTokens()
+        return ChatPolicy(callback)
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
     # shows, and `FirstPrompt` finds that out. In an environment it is told them.
     shown = [tool.shown for tool in (TOOLS.values() if spec.environment is None else tools.values())]
     kind = await services.kinds.of(spec)
-    tokens = TokenTrack(
-        spec,
-        tokenizer,
-        shown,
-        kind,
-        services.kinds.agreement(spec),
-        compares_tools=not spec.v1
-        and spec.environment is None
-        and services.batches.is_first(claim.batch_id, spec.tools),
-    )
-    return callback, tokens
+    compares_tools = not spec.v1 and spec.environment is None and services.batches.is_first(claim.batch_id, spec.tools)
+    agreement = services.kinds.agreement(spec)
+    track = partial(TokenTrack, spec, tokenizer, shown, kind, agreement, compares_tools=compares_tools)
+    return CallbackPolicy(callback, track)

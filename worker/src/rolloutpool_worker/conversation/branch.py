@@ -1,0 +1,398 @@
+"""A branch: a line of talk between a rollout and its policy.
+
+A branch is a ledger with its messages, and a place in the rollout's record. A plain rollout has one, its conversation.
+An agent may open more of them, and have several in flight at once.
+
+Everything that happened is in the record before its consequences leave the worker: a turn before its tools run, an
+observation before the next model call. Each step works like this:
+
+1. The place is asked for the step's record (`journal`). If an earlier attempt has made the step, its record is applied
+   to tokens, messages and measures, and that is all.
+2. Otherwise the step really happens. The policy is asked, or messages are rendered.
+3. Its record is applied before it is written: the ledger has it already, and a deadline may pass during the write. So
+   the result of an expired rollout has all of a step or nothing.
+4. When the record is durable, the step returns.
+
+A record is all that a later attempt knows of a step, so a step changes nothing that its record does not hold.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rolloutpool_common.errors import AmbiguousTurn
+from rolloutpool_common.process import failpoints
+from rolloutpool_common.process.logs import bind_log, log_event
+from rolloutpool_common.process.metrics import RENDER_SECONDS
+from rolloutpool_common.protocol.environments import EnvironmentFacts
+from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
+from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
+from rolloutpool_common.protocol.result import ToolTime, TurnSummary
+from rolloutpool_common.store import Claim
+from rolloutpool_common.tokens.entries import Entry
+from rolloutpool_worker.conversation.attachments import TurnAttachments
+from rolloutpool_worker.conversation.echo import AskedTurn
+from rolloutpool_worker.conversation.fork_point import ForkPoint
+from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.conversation.measures import Measures
+from rolloutpool_worker.conversation.tokens import TokenTrack
+from rolloutpool_worker.drain import RolloutStop
+from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.tracing import RolloutTrace
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SampledTurn:
+    """What the policy did in one turn."""
+
+    turn: int
+    """From 1."""
+    message: dict[str, Any]
+    """The assistant message in normal form."""
+    tool_calls: Sequence[ToolCall]
+    """The calls in that message."""
+    finish_reason: str | None
+    """The trainer's word for why sampling stopped."""
+    sampled: int
+    """Number of sampled tokens."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with those calls that cannot be run, by their ids."""
+
+
+class Policy(Protocol):
+    """Who samples the turns of a rollout: it asks, keeps account of the tokens, and resumes.
+
+    There are three: a trainer's callback (`callback_policy`), an inference engine (`engine_policy`), and a chat
+    endpoint that gives no ids (`chat_policy`).
+    """
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same turn may be asked again, as far as options and earlier answers tell."""
+        ...
+
+    def open_tokens(self) -> TokenTrack:
+        """Opens the account of a new branch's tokens."""
+        ...
+
+    async def plan(self, branch: "Branch", turn: int, *, edited: bool = False) -> PlannedTurn:
+        """Decides how a turn from 2 on is asked, when the branch's history is complete up to that turn."""
+        ...
+
+    async def ask(self, branch: "Branch", turn: int) -> tuple[Reply, AskedTurn]:
+        """Asks a turn with the branch's history, as `branch.planned` says; returns how it was accepted, too.
+
+        Raises:
+            RequestChanged: The request is another one than was planned; nothing was asked.
+            RolloutError: The call failed.
+        """
+        ...
+
+    async def ask_idempotent(self) -> bool:
+        """Asks whether the same turn may be asked again; raises where nothing listens."""
+        ...
+
+    def is_news(self, batch_id: str) -> bool:
+        """Whether a promise that the same turn may be asked again is to be noted with this batch now."""
+        ...
+
+
+class Branch:
+    """One line of talk: `sample`, `append_messages`, `edit`."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        messages: Sequence[dict[str, Any]],
+        *,
+        number: int,
+        journal: Journal,
+        policy: Policy,
+        stop: RolloutStop,
+        trace: RolloutTrace,
+        measures: Measures,
+        attachments: TurnAttachments,
+        fork: ForkPoint | None = None,
+    ) -> None:
+        """A branch that begins with these messages.
+
+        Args:
+            claim: Of the rollout.
+            messages: In normal form.
+            number: Of the branch, from 0: the same in each attempt.
+            journal: The rollout's record.
+            policy: Samples the turns.
+            stop: Says at borders whether the rollout is to stop.
+            trace: Of the rollout.
+            measures: Sums over all branches of the rollout.
+            attachments: What the policy says of all branches' ids besides.
+            fork: Where the branch leaves a parent of another rollout, if it does.
+        """
+        self.number = number
+        self.history = History(messages)
+        self.tokens = policy.open_tokens()
+        self.measures = measures
+        self.attachments = attachments
+        self.fork = fork
+        self.planned: PlannedTurn | None = None
+        """How the next turn is asked; None before turn 1, and until something follows a turn."""
+        self.turns = 0
+        """Its model calls that succeeded."""
+        self.calling = False
+        """Whether the trainer may be sampling for this branch right now."""
+        self._claim = claim
+        self._journal = journal
+        self._place = journal.place(number)
+        self._policy = policy
+        self._stop = stop
+        self._trace = trace
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The transcript so far, in normal form; not to be changed."""
+        return self.history.messages
+
+    @property
+    def certain(self) -> bool:
+        """Whether no earlier attempt can have a call of it in flight: that one ended cleanly, or is caught up with."""
+        return self._claim.clean or self._place.is_own
+
+    async def sample(self, *, train: bool = True) -> SampledTurn:
+        """Has the policy sample a turn. When this returns, its message is in the transcript and durable.
+
+        Args:
+            train: False keeps the turn in the context with mask 0.
+
+        Returns:
+            What the policy did.
+
+        Raises:
+            StoppedAtBorder: The rollout is to stop here; nothing was asked.
+            AmbiguousTurn: A dead worker may have asked for this turn, and the trainer does not allow repetitions.
+            TrainerDown: The trainer's port is taken out; nothing was asked.
+            RolloutError: The call failed, or its reply contradicts the ledger.
+            StaleJournal: An earlier attempt did something else at this step.
+            ClaimLost: The rollout is no longer this worker's.
+        """
+        replayed = self._place.replay(TurnRecord)
+        if replayed is not None:
+            self.tokens.ledger.absorb(replayed.entries)
+            # Before the turn's own message is appended: these are the messages that it was asked with.
+            self.tokens.resume(replayed.trainer, self.messages)
+            return self._apply_turn(replayed)
+        turn = self.turns + 1
+        bind_log(turn=turn)
+        # A border: nothing is in flight, and the record has everything up to here.
+        self._stop.check()
+        fork, certain = self.fork, self.certain
+        # A turn that a fork has of its parent is asked of nobody.
+        asks = fork is None or turn >= fork.turn
+        if asks and not certain and not await self._may_ask_again():
+            raise refuse_ambiguous(turn)
+        failpoints.hit("worker.obs_before_call")
+        if asks:
+            await self._journal.note_calling()
+        start = time.perf_counter()
+        # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
+        # with it, and then the turn is in doubt.
+        self.calling = asks
+        tokens = self.tokens
+        try:
+            reply, asked = await self._policy.ask(self, turn)
+            failpoints.hit("worker.reply_before_turn")
+            # First the check, then everything else: a reply that contradicts the ledger leaves no record.
+            train = train and (fork is None or fork.trains(turn))
+            echo = await tokens.ingest_reply(reply, self.messages, asked, train=train)
+        except BaseException as error:
+            self._trace.chat(turn, start, summary=None, error=error)
+            raise
+        sampled = len(reply.token_ids)
+        summary = TurnSummary(
+            turn=turn,
+            prompt_tokens=len(tokens.ledger) - sampled,
+            sampled_tokens=sampled,
+            mask_sent=asked.mask_length or None,
+            finish_reason=reply.finish_reason,
+            drift=echo.label.value,
+            tool_calls=len(reply.message.get("tool_calls") or ()),
+            stop=tokens.stop_of(reply),
+            policy_version=reply.policy_version,
+            aborts=reply.aborts,
+            resampled=asks and not certain and self._claim.spec.token_in,
+            start_ms=round(self._claim.accepted_ms(start), 1),
+            difference=echo.difference,
+        )
+        record = TurnRecord(
+            message=reply.message,
+            entries=self._new_entries(),
+            trainer=tokens.kind,
+            zero_logprobs=not any(reply.logprobs) and not self._claim.spec.messages_only,
+            summary=summary,
+            llm_ms=(time.perf_counter() - start) * 1000,
+            branch=self.number,
+        )
+        self._trace.chat(turn, start, summary=summary)
+        self.attachments.add(reply.attachments)
+        self._log_turn(record)
+        result = self._apply_turn(record, reply.calls)
+        await self._write(record)
+        self.calling = False
+        # Protocol v1 has no batch whose other rollouts would need to know it.
+        if not self._claim.spec.v1 and self._policy.is_news(self._claim.batch_id):
+            await self._journal.note_idempotent()
+        return result
+
+    async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Appends messages of the environment (user turns, for instance) after a sampled turn and its results."""
+        if not self._replay_observation():
+            self._check_appendable()
+            await self._observe(normal_form(messages))
+
+    async def edit(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Makes `messages` the whole history: truncated, summarised, reordered.
+
+        What was sampled so far stays a training sample under the context in which it was sampled; the edited history
+        is the prompt of a new one. The next call carries an explicit mask for all of it.
+
+        Raises:
+            TemplateUnusable: The template refuses these messages.
+            ClaimLost: The rollout is no longer this worker's.
+        """
+        before = list(self.messages)
+        record = self._place.replay(EditRecord)
+        if record is not None:
+            self.tokens.ledger.absorb(record.entries)
+            self.history.replace(record.messages)
+            self._note_edit(before, record.planned)
+            return
+        if not self.turns:
+            raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
+        whole = normal_form(messages)
+        await self.tokens.replace(whole, self.turns)
+        self.history.replace(whole)
+        try:
+            planned = await self._policy.plan(self, self.turns + 1, edited=True)
+        except BaseException:
+            self.history.replace(before)
+            raise
+        self._note_edit(before, planned)
+        await self._write(EditRecord(messages=whole, entries=self._new_entries(), planned=planned, branch=self.number))
+
+    async def _observe(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools_ms: float = 0.0,
+        tool_calls: int = 0,
+        warnings: tuple[str, ...] = (),
+        times: tuple[ToolTime, ...] = (),
+        environment: EnvironmentFacts | None = None,
+    ) -> None:
+        """Records messages that follow a turn, and how the next one is asked.
+
+        Args:
+            messages: In normal form.
+            tools_ms: Wall time of the tools among them.
+            tool_calls: How many of them are results of tools.
+            warnings: What the result is to say of these tools.
+            times: How long each of them took.
+            environment: What else the environment said.
+        """
+        history, start, turn = self.history, time.perf_counter(), self.turns
+        known = len(history.messages)
+        history.append(messages)
+        try:
+            await self.tokens.append(history.since_last_turn(), history.through_last_turn(), turn)
+            planned = await self._policy.plan(self, turn + 1)
+        except BaseException:
+            # They are no part of the transcript before the policy can be asked with them.
+            history.cut(known)
+            raise
+        record = ObservationRecord(
+            messages=messages,
+            entries=self._new_entries(),
+            planned=planned,
+            tools_ms=tools_ms,
+            tool_calls=tool_calls,
+            warnings=warnings,
+            times=times,
+            environment=environment,
+            branch=self.number,
+        )
+        RENDER_SECONDS.observe(time.perf_counter() - start)
+        self.measures.add_observation(record)
+        self.planned = planned
+        await self._write(record)
+
+    def _replay_observation(self) -> bool:
+        """Applies the step's record, if an earlier attempt has made it; says whether."""
+        record = self._place.replay(ObservationRecord)
+        if record is None:
+            return False
+        self.tokens.ledger.absorb(record.entries)
+        self.measures.add_observation(record)
+        self.planned = record.planned
+        self.history.append(record.messages)
+        return True
+
+    def _check_appendable(self) -> None:
+        if not self.turns or (self.planned is not None and self.planned.edited):
+            raise AgentMisuse("messages follow a sampled turn: call sample() first, or give the messages to edit()")
+
+    def _apply_turn(self, record: TurnRecord, calls: Sequence[ToolCall] | None = None) -> SampledTurn:
+        """Counts a turn; `calls` are those of its message, where they were read already."""
+        self.turns += 1
+        self.measures.add_turn(record)
+        self.history.append([record.message])
+        self.planned = None
+        if calls is None:
+            calls = Message.model_validate(record.message).tool_calls or []
+        summary = record.summary
+        return SampledTurn(
+            turn=summary.turn,
+            message=record.message,
+            tool_calls=calls,
+            finish_reason=summary.finish_reason,
+            sampled=summary.sampled_tokens,
+            # A trainer's message may hold anything under this key.
+            faults=record.message.get(CALL_FAULTS, {}) if self._claim.spec.token_in else {},
+        )
+
+    def _note_edit(self, before: list[dict[str, Any]], planned: PlannedTurn) -> None:
+        if self.measures.past is not None:
+            self.measures.past.add_edit(self.turns, before, len(self.messages))
+        self.planned = planned
+
+    async def _may_ask_again(self) -> bool:
+        """Whether a turn that a dead worker may have asked for may be asked again (`policy/idempotence.py`)."""
+        if self._policy.may_repeat or await self._journal.is_idempotent():
+            return True
+        return await self._policy.ask_idempotent()
+
+    async def _write(self, record: TurnRecord | ObservationRecord | EditRecord) -> None:
+        await self._journal.write(record, turns=len(self.measures.turns))
+
+    def _new_entries(self) -> tuple[Entry, ...]:
+        return self.tokens.ledger.entries_since(self._place.entries)
+
+    def _log_turn(self, record: TurnRecord) -> None:
+        # The line lists every segment of the context, which would be work for nothing at each turn.
+        if _log.isEnabledFor(logging.DEBUG):
+            before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
+            runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
+            log_event(
+                _log, logging.DEBUG, "turn sampled", summary=repr(record.summary), prompt_before=before, segments=runs
+            )
+
+
+def refuse_ambiguous(turn: int) -> AmbiguousTurn:
+    """Makes the error for a turn that a dead worker may have asked for."""
+    return AmbiguousTurn(
+        f"turn {turn}: the worker that had this rollout died, and may have asked the trainer for this turn; the "
+        "trainer does not promise that asking again is safe (idempotent: true would, or the header X-Idempotent-Turns)"
+    )
