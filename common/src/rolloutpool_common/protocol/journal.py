@@ -15,7 +15,7 @@ that were checked before, so it is not checked again: that would cost a second l
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -138,7 +138,7 @@ class EnvironmentRecord:
     entries: tuple[Entry, ...] = ()
     """Always empty: nothing was sampled yet."""
     kind: Literal["environment"] = "environment"
-    v: Literal[1] = 1
+    v: Literal[1, 2] = field(default=1, compare=False)
     branch: Literal[0] = 0
     """A session is opened before any other branch."""
 
@@ -161,7 +161,7 @@ class TurnRecord:
     llm_ms: float
     """Wall time of the call, with all its repetitions."""
     kind: Literal["turn"] = "turn"
-    v: Literal[1] = 1
+    v: Literal[1, 2] = field(default=1, compare=False)
     branch: int = 0
     """Of which branch of the rollout, from 0; a plain rollout has one."""
 
@@ -188,7 +188,7 @@ class ObservationRecord:
     environment: EnvironmentFacts | None = None
     """What else the rollout's environment said; null where it was not asked."""
     kind: Literal["observation"] = "observation"
-    v: Literal[1] = 1
+    v: Literal[1, 2] = field(default=1, compare=False)
     branch: int = 0
     """As of a turn."""
 
@@ -205,7 +205,7 @@ class EditRecord:
     planned: PlannedTurn
     """How the next turn is asked."""
     kind: Literal["edit"] = "edit"
-    v: Literal[1] = 1
+    v: Literal[1, 2] = field(default=1, compare=False)
     branch: int = 0
     """As of a turn."""
 
@@ -220,10 +220,12 @@ _RECORD: TypeAdapter[JournalRecord] = TypeAdapter(Annotated[JournalRecord, Field
 def encode_record(record: JournalRecord) -> bytes:
     """The record as JSON. orjson reads the fields directly, in a quarter of the time of pydantic's dump (4,000 ids).
 
-    The first branch is not named, so a worker of an older release reads what a plain rollout writes.
+    The first branch is not named, so a worker of an older release reads what a plain rollout writes. A record of
+    another branch is of form 2, which it leaves to a newer one.
     """
-    data = orjson.dumps(record, default=_fields)
-    return data.removesuffix(_FIRST_BRANCH) + b"}" if record.branch == 0 else data
+    if record.branch:
+        return orjson.dumps(replace(record, v=2), default=_fields)
+    return orjson.dumps(record, default=_fields).removesuffix(_FIRST_BRANCH) + b"}"
 
 
 def record_length(record: JournalRecord) -> int:

@@ -159,7 +159,7 @@ def without(record: JournalRecord, name: str) -> bytes:
         b"",
         b"[]",
         b'{"kind": "turn"',
-        changed(TURN, v=2),
+        changed(TURN, v=3),
         changed(TURN, kind="obs"),
         changed(TURN, more=1),
         changed(TURN, trainer="somebody"),
@@ -182,7 +182,7 @@ def test_what_is_no_record_is_refused_without_its_text(data: bytes) -> None:
     assert "secret" not in caught.value.message
 
 
-@pytest.mark.parametrize("changes", [{"kind": "snapshot"}, {"v": 2}], ids=["kind", "form"])
+@pytest.mark.parametrize("changes", [{"kind": "snapshot"}, {"v": 3}], ids=["kind", "form"])
 def test_what_another_release_wrote_is_told_from_what_nobody_can_read(changes: dict[str, Any]) -> None:
     known = orjson.loads(encode_record(TURN))
     with pytest.raises(RecordUnknown) as caught:
@@ -214,3 +214,15 @@ def test_the_length_follows_texts_and_ids(record: JournalRecord) -> None:
 def test_a_mask_is_zeros_or_null() -> None:
     plan = MaskPlan((3, 0), 0, 3)
     assert [plan.first_mask, zeros(plan.lengths[1])] == [[0, 0, 0], None]
+
+
+@pytest.mark.parametrize("record", [TURN, OBSERVATION])
+def test_only_a_record_of_another_branch_is_of_a_form_that_older_workers_leave_alone(
+    record: TurnRecord | ObservationRecord,
+) -> None:
+    plain = orjson.loads(encode_record(record))
+    assert (plain["v"], "branch" in plain) == (1, False)
+    other = replace(record, branch=1)
+    named = orjson.loads(encode_record(other))
+    assert named == {**plain, "v": 2, "branch": 1}
+    assert parse_record(encode_record(other)) == other != record
