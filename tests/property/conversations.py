@@ -13,7 +13,7 @@ from random import Random
 from tests.oracle.conversations import Case, Player, Talk
 from tests.oracle.encoder import Mixed
 from tests.oracle.referee import Appended, Message, TemplateRaised
-from tests.support.journals import parse_entry
+from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.rendering import (
     SAMPLED_TAIL,
@@ -245,7 +245,7 @@ class _Play:
             sampled += [r[0] for r in rows if r[1]]
         self.expect(sampled == truth.sampled, "each sampled id once", None)
         if self.random.random() < 0.1:
-            entries = [parse_entry(entry.model_dump(mode="json")) for entry in ledger.entries]
+            entries = [parse_entry(entry_document(entry)) for entry in ledger.entries]
             self.expect(TokenLedger.replay(entries) == ledger, "the replayed journal", None)
 
 

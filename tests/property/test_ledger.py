@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.journals import parse_entry
+from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -90,7 +90,7 @@ def test_ledger_agrees_with_the_naive_model(prompt: list[int], steps: list[tuple
         covered += [i for i, m in zip(sample.response_ids, sample.response_mask, strict=True) if m]
     assert covered == model.trained
 
-    journal = [parse_entry(entry.model_dump(mode="json")) for entry in ledger.entries]
+    journal = [parse_entry(entry_document(entry)) for entry in ledger.entries]
     replayed = TokenLedger.replay(journal)
     assert replayed == ledger
     assert replayed.samples() == samples

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
 from pydantic import TypeAdapter
 
 from rolloutpool_common.protocol.journal import (
@@ -15,14 +16,20 @@ from rolloutpool_common.protocol.journal import (
 from rolloutpool_common.protocol.result import StopToken, TurnSummary
 from rolloutpool_common.tokens.entries import Entry
 
-__all__ = ["observation_record", "parse_entry", "turn_record", "untimed"]
+__all__ = ["entry_document", "observation_record", "parse_entry", "turn_record", "untimed"]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 
 def parse_entry(document: dict[str, Any]) -> Entry:
-    """The entry that `entry.model_dump(mode="json")` came from; raises pydantic's `ValidationError`."""
+    """The entry that `entry_document` came from; raises pydantic's `ValidationError`."""
     return _ENTRY.validate_python(document)
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """An entry as it stands in a record's JSON."""
+    document: dict[str, Any] = orjson.loads(orjson.dumps(entry, default=vars))
+    return document
 
 
 def turn_record(n: int | str) -> TurnRecord:

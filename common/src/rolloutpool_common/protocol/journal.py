@@ -14,7 +14,6 @@ their order, until they end. A record is checked when it is read from Redis. One
 that were checked before, so it is not checked again: that would cost a second look at each message.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -230,20 +229,19 @@ def encode_record(record: JournalRecord) -> bytes:
 
 def record_length(record: JournalRecord) -> int:
     """About how many characters the record's JSON has; few more than its ids and the texts of its messages."""
-    messages = [record.message] if isinstance(record, TurnRecord) else record.messages
-    texts = (text for message in messages for text in _texts(message))
-    logprobs = (entry.logprobs for entry in record.entries if isinstance(entry, SampledEntry))
-    return sum(map(len, texts)) + sum(map(len, logprobs)) + sum(len(entry.ids) for entry in record.entries)
-
-
-def _texts(message: dict[str, Any]) -> Iterator[str]:
-    content = message.get("content")
-    for text in [part.get("text") for part in content] if isinstance(content, list) else [content]:
-        if isinstance(text, str):
-            yield text
-    for call in message.get("tool_calls") or ():
-        if isinstance(arguments := call["function"]["arguments"], str):
-            yield arguments
+    length = 0
+    for message in (record.message,) if isinstance(record, TurnRecord) else record.messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            length += len(content)
+        elif content:
+            length += sum(len(text) for part in content if isinstance(text := part.get("text"), str))
+        for call in message.get("tool_calls") or ():
+            if isinstance(arguments := call["function"]["arguments"], str):
+                length += len(arguments)
+    for entry in record.entries:
+        length += len(entry.ids) + (len(entry.logprobs) if isinstance(entry, SampledEntry) else 0)
+    return length
 
 
 def parse_record(data: bytes) -> JournalRecord:

@@ -4,9 +4,10 @@ An entry is small JSON; ids and log-probabilities are packed (`arrays.py`). `aft
 the entry. A replay compares it, so an entry that is lost, repeated or altered is noticed at once.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from rolloutpool_common.tokens.segments import SegmentKind
 
@@ -34,15 +35,16 @@ class TokenizerFingerprint(BaseModel):
     """Of the library that renders; another patch of it may render another text."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
     ids: str
     """The new ids, packed uint32."""
     after: str
     """Hex of the blake2b-128 of the context's ids after this entry."""
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class SeedEntry(_Entry):
     """The first prompt."""
 
@@ -51,6 +53,8 @@ class SeedEntry(_Entry):
     """What rendered it; a journal can only be resumed under the same one."""
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class SampledEntry(_Entry):
     """What the policy sampled in one go, verbatim."""
 
@@ -65,6 +69,8 @@ class SampledEntry(_Entry):
     """Whether its mask is 1."""
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class TextEntry(_Entry):
     """Ids that the policy did not sample, appended to the context."""
 
@@ -74,6 +80,8 @@ class TextEntry(_Entry):
     """The model call that it follows."""
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class TailEntry(_Entry):
     """Everything from position `keep` on becomes `ids`; nothing sampled lies there."""
 
@@ -81,6 +89,8 @@ class TailEntry(_Entry):
     keep: int
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class ForkEntry(_Entry):
     """The current sample is closed; the next one's prompt is the context's first `keep` ids, then `ids`."""
 

@@ -166,7 +166,8 @@ class TokenLedger:
     def seed(self, prompt_ids: Sequence[int]) -> None:
         """Open the ledger with the first prompt. Raises LedgerOrder if it is open already, BadTokenId."""
         ids = id_array(prompt_ids)
-        self._apply(SeedEntry(ids=pack(ids), after=self._after(ids), fingerprint=self._fingerprint), ids)
+        after = self._after(ids)
+        self._apply(SeedEntry(ids=pack(ids), after=after.hexdigest(), fingerprint=self._fingerprint), ids, after)
 
     def append_sampled(
         self,
@@ -194,15 +195,16 @@ class TokenLedger:
             LedgerOrder: The turn lies before the last one, or was sampled and other text follows it.
         """
         new, floats = id_array(ids), float_array(logprobs)
+        after = self._after(new)
         entry = SampledEntry(
             ids=pack(new),
-            after=self._after(new),
+            after=after.hexdigest(),
             logprobs=pack(floats),
             turn=turn,
             policy_version=policy_version,
             train=train,
         )
-        self._apply(entry, new, floats)
+        self._apply(entry, new, after, floats)
 
     def append_glue(self, ids: Sequence[int], *, turn: int) -> None:
         """Append text of environment or template, mask 0. No ids, no effect."""
@@ -236,7 +238,8 @@ class TokenLedger:
         if keep is not None:
             new = echo[keep - prefix :]
             entry_type = ForkEntry if comparison.kind is EchoKind.FORK else TailEntry
-            self._apply(entry_type(ids=pack(new), after=self._after(new, keep), keep=keep), new)
+            after = self._after(new, keep)
+            self._apply(entry_type(ids=pack(new), after=after.hexdigest(), keep=keep), new, after)
         return comparison
 
     @classmethod
@@ -257,13 +260,14 @@ class TokenLedger:
             logprobs = unpack(entry.logprobs, array("d")) if isinstance(entry, SampledEntry) else None
             keep = entry.keep if isinstance(entry, TailEntry | ForkEntry) else len(self)
             # `after` is the digest of the whole context after this entry, so nothing before it can have changed unseen.
-            if not 0 <= keep <= len(self) or entry.after != self._after(ids, keep):
+            after = self._after(ids, keep) if 0 <= keep <= len(self) else None
+            if after is None or entry.after != after.hexdigest():
                 raise LedgerCorrupt(
                     f"The digest after journal entry {index} ({entry.op}) differs: it or one before it is missing, "
                     "doubled or altered. The rollout cannot be resumed from this journal."
                 )
             try:
-                self._apply(entry, ids, logprobs)
+                self._apply(entry, ids, after, logprobs)
             except LedgerMismatch:
                 raise
             except LedgerError as error:
@@ -271,15 +275,22 @@ class TokenLedger:
 
     # -- what each entry does: first the checks, then the change
 
-    def _apply(self, entry: Entry, ids: "array[int]", logprobs: "array[float] | None" = None) -> None:
-        """Changes the state as the entry says; `ids` and `logprobs` are the entry's, unpacked. Raises LedgerErrors."""
+    def _apply(
+        self, entry: Entry, ids: "array[int]", after: "hashlib.blake2b", logprobs: "array[float] | None" = None
+    ) -> None:
+        """Changes the state as the entry says; raises LedgerErrors.
+
+        `ids` and `logprobs` are the entry's, unpacked; `after` is the running hash over the context after it.
+        """
         if isinstance(entry, SeedEntry) == bool(self._entries):
             raise LedgerOrder("A ledger is seeded once, with the first prompt, before anything else.")
+        head = self._head_hash
         match entry:
             case SeedEntry():
                 self._apply_seed(entry, ids)
             case SampledEntry():
                 self._apply_sampled(entry, ids, logprobs or array("d"))
+                head = after
             case TextEntry():
                 self._refuse_earlier(entry.turn)
                 if not ids:
@@ -289,6 +300,9 @@ class TokenLedger:
                 self._apply_tail(entry, ids)
             case ForkEntry():
                 self._apply_fork(entry, ids)
+                head = id_hash()
+        # Never updated in place, so the hash of the head may be the same object.
+        self._hash, self._head_hash = after, head
         self._entries.append(entry)
 
     def _apply_seed(self, entry: SeedEntry, ids: "array[int]") -> None:
@@ -316,7 +330,7 @@ class TokenLedger:
             SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs), entry.policy_version, entry.train
         )
         self._extend(segment, ids)
-        self._head, self._head_hash, self._turn = len(self), self._hash.copy(), turn
+        self._head, self._turn = len(self), turn
 
     def _apply_tail(self, entry: TailEntry, ids: "array[int]") -> None:
         if entry.keep < self._head:
@@ -336,7 +350,7 @@ class TokenLedger:
         # First of all, because the next lines cut off ids that belong to it.
         self._closed.append(self._close())
         turn = self._segments[-1].turn
-        self._head, self._head_hash = 0, id_hash()
+        self._head = 0
         self._truncate(keep)
         self._shared, self._segments = keep, []
         self._extend(Segment(SegmentKind.PROMPT, 0, keep + len(ids), turn), ids)
@@ -350,17 +364,16 @@ class TokenLedger:
     ) -> None:
         new = id_array(ids)
         if new:
-            self._apply(TextEntry(kind=kind, ids=pack(new), after=self._after(new), turn=turn), new)
+            after = self._after(new)
+            self._apply(TextEntry(kind=kind, ids=pack(new), after=after.hexdigest(), turn=turn), new, after)
 
     def _extend(self, segment: Segment, ids: "array[int]") -> None:
         """Appends the ids; `segment` covers them, and after a fork what is kept before them as well."""
         self._ids.extend(ids)
-        self._hash.update(id_bytes(ids))
         if segment.n:
             self._segments.append(segment)
 
     def _truncate(self, keep: int) -> None:
-        self._hash = self._hash_of(keep)
         del self._ids[keep:]
         self._segments = cut(self._segments, keep)
         self._shared = min(self._shared, keep)
@@ -376,10 +389,11 @@ class TokenLedger:
         running.update(id_bytes(self._ids[base:keep]))
         return running
 
-    def _after(self, ids: "array[int]", keep: int | None = None) -> str:
-        running = self._hash_of(len(self) if keep is None else keep)
+    def _after(self, ids: "array[int]", keep: int | None = None) -> "hashlib.blake2b":
+        """The running hash after these ids, which follow the first `keep` of the context, or all of it."""
+        running = self._hash.copy() if keep is None else self._hash_of(keep)
         running.update(id_bytes(ids))
-        return running.hexdigest()
+        return running
 
     def _compare(self, echo: "array[int]", prefix: int) -> EchoComparison:
         if not self._entries:

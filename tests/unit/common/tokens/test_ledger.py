@@ -3,9 +3,10 @@
 import hashlib
 import math
 from array import array
+from dataclasses import replace
 
 import pytest
-from tests.support.journals import parse_entry
+from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -189,7 +190,7 @@ def test_journal_restores_the_ledger() -> None:
     ledger = two_turns()
     ledger.accept_echo([1, 2, 3, 10, 7])
     ledger.append_sampled([4294967295], [-1 / 3], turn=3)
-    journal = [entry.model_dump(mode="json") for entry in ledger.entries]
+    journal = [entry_document(entry) for entry in ledger.entries]
     assert TokenLedger.replay(map(parse_entry, journal)) == ledger
     assert ledger.entries_since(len(journal) - 1) == ledger.entries[-1:]
 
@@ -213,7 +214,7 @@ def test_damaged_journal_is_refused(damage: str) -> None:
     elif damage == "double":
         entries.insert(2, entries[2])
     elif damage == "alter":
-        entries[3] = entries[3].model_copy(update={"ids": entries[2].ids})
+        entries[3] = replace(entries[3], ids=entries[2].ids)
     else:
         entries[2], entries[3] = entries[3], entries[2]
     with pytest.raises(LedgerCorrupt):
@@ -221,7 +222,7 @@ def test_damaged_journal_is_refused(damage: str) -> None:
 
 
 def test_unreadable_ids_are_refused() -> None:
-    entry = two_turns().entries[0].model_copy(update={"ids": "AAA"})
+    entry = replace(two_turns().entries[0], ids="AAA")
     with pytest.raises(LedgerCorrupt):
         TokenLedger.replay([entry])
 

@@ -23,6 +23,7 @@ async def test_lines_have_names_and_fields(store: Store, caplog: pytest.LogCaptu
 
     def attempt() -> None:
         log_start(held)
+        log_start(replace(held, attempt=2))
         log_end(result_of(held))
         log_requeue(Decision(Action.REQUEUE, TicketOutcome.STOPPED, delay_s=2.0), "worker_fault: lost")
         log_requeue(Decision(Action.DEFER, TicketOutcome.STOPPED, delay_s=10.0), "closed")
@@ -41,7 +42,7 @@ async def test_lines_have_names_and_fields(store: Store, caplog: pytest.LogCaptu
     assert bound == {
         "rollout_uid": held.uid,
         "batch_id": held.batch_id,
-        "attempt": 1,
+        "attempt": 2,
         "worker_id": held.worker_id,
         "trace_id": trace_id_of(held.uid),
     }

@@ -1,7 +1,6 @@
 """The messages of a conversation, and their bytes as they go into each request."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,16 +26,22 @@ class History:
     def __init__(self, messages: Sequence[dict[str, Any]]) -> None:
         self.messages: list[dict[str, Any]] = []
         self.wire = MessageBytes()
+        # How many messages there are up to the policy's last one.
+        self._turn_end = 0
         self.append(messages)
 
     def append(self, messages: Sequence[dict[str, Any]]) -> None:
         """Adds messages to the end of the transcript, and to the bytes that go out. They must be in normal form."""
-        self.messages.extend(messages)
+        for message in messages:
+            self.messages.append(message)
+            if message["role"] == "assistant":
+                self._turn_end = len(self.messages)
         self.wire.append(messages)
 
     def replace(self, messages: Sequence[dict[str, Any]]) -> None:
         """Makes these the whole history. The list itself stays, because an agent may hold it."""
         self.messages.clear()
+        self._turn_end = 0
         self.wire = MessageBytes()
         self.append(messages)
 
@@ -47,16 +52,11 @@ class History:
 
     def since_last_turn(self) -> list[dict[str, Any]]:
         """All messages after the policy's last one; tool messages with the names of their tools."""
-        return self._with_tool_names(self.messages[self._turn_end() :])
+        return self._with_tool_names(self.messages[self._turn_end :])
 
     def through_last_turn(self) -> list[dict[str, Any]]:
         """All messages up to the policy's last one, that one included; none where it has written none."""
-        return self.messages[: self._turn_end()]
-
-    def _turn_end(self) -> int:
-        # From the end, because few messages follow a turn, however long the history is.
-        after = sum(1 for _ in takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))
-        return len(self.messages) - after
+        return self.messages[: self._turn_end]
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         # Some templates print the name of the tool that was called; protocol v1's messages do not have it.

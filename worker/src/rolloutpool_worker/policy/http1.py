@@ -60,19 +60,27 @@ class _Target(NamedTuple):
 class Http1Client:
     """The connections of a process to its trainers and engines; for one event loop."""
 
-    def __init__(self, resolver: Resolver, *, timeout: float, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        resolver: Resolver,
+        *,
+        timeout: float,
+        context: ssl.SSLContext | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             resolver: Decides what may be called.
             timeout: Seconds for a reply. A connection has to stand within the same time, and within ten seconds.
             context: Verifies certificates; None makes one at the first call by TLS, which takes 128 ms.
+            deadlines: Those of the process, which are closed with this client.
         """
         self.seconds = timeout
         self._connect_seconds = min(timeout, CONNECT_SECONDS)
         self._resolver = resolver
         self._context = context
-        self._deadlines = Deadlines()
+        self._deadlines = deadlines or Deadlines()
         self._kept: defaultdict[tuple[str, int, bool], list[TurnConnection]] = defaultdict(list)
         self._open: set[TurnConnection] = set()
         self._sweep: asyncio.TimerHandle | None = None

@@ -8,12 +8,14 @@ only a large library understands it. One suite of tests holds both to the same a
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, overload
 
 import httpx
 
 from rolloutpool_worker.policy.refusal import MOST_BYTES, READ_SECONDS
 from rolloutpool_worker.policy.transport import AiohttpTransport
+
+T = TypeVar("T")
 
 
 class TurnAnswer(NamedTuple):
@@ -90,6 +92,16 @@ class ReplyHeaders(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         """Returns the value; several are joined by commas."""
         return self._found[name.lower()]
+
+    @overload
+    def get(self, key: str, /) -> str | None: ...
+
+    @overload
+    def get(self, key: str, /, default: str | T) -> str | T: ...
+
+    def get(self, key: str, /, default: object = None) -> object:
+        """Returns the value, or `default`; Mapping's own catches an error for each header that is missing."""
+        return self._found.get(key.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
         """Yields the names, in lower case."""

@@ -26,6 +26,7 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.waits import Waits
+from rolloutpool_worker.policy.deadlines import Deadline, Deadlines
 
 __all__ = ["ProcessWaits", "RolloutWaits", "SlowCall"]
 
@@ -52,8 +53,11 @@ class _Warned:
 class ProcessWaits:
     """What the rollouts of one process wait for."""
 
-    def __init__(self, store: Waits, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds; tests pass their own."""
+    def __init__(
+        self, store: Waits, clock: Callable[[], float] = time.monotonic, *, deadlines: Deadlines | None = None
+    ) -> None:
+        """`clock` returns seconds; tests pass their own. `deadlines` are the process's."""
+        self.deadlines = deadlines or Deadlines()
         self._store = store
         self._clock = clock
         self._noted_at: dict[tuple[str, str], float] = {}
@@ -121,6 +125,7 @@ class RolloutWaits:
         """None while it does not wait."""
         self.tried = 0
         """Calls of the present turn that have failed in a row; an earlier attempt's too, if a drain has ended it."""
+        self.deadlines = process.deadlines
         self._process = process
         self._where = batch_id, uid, endpoint, attempt
 
@@ -205,36 +210,36 @@ class RolloutWaits:
 
 
 class SlowCall:
-    """While it is entered, a call of the policy runs; costs a timer where the call is quick."""
+    """While it is entered, a call of the policy runs; costs next to nothing where the call is quick."""
 
     def __init__(self, waits: RolloutWaits, where: str) -> None:
         self._waits = waits
         self._where = where
-        self._begun = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._ended = asyncio.Event()
+        self._begun = time.time()
+        self._deadline: Deadline | None = None
+        self._ended: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
-        self._begun = time.time()
-        self._timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._start)
+        self._deadline = self._waits.deadlines.set(SLOW_SECONDS, self._start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._task is not None and self._ended is not None:
             self._ended.set()
             # Until a note that is on its way is written. Otherwise it could come after the one that takes it away.
             await self._task
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._report())
+        self._ended = asyncio.Event()
+        self._task = asyncio.create_task(self._report(self._ended))
 
-    async def _report(self) -> None:
-        while not self._ended.is_set():
+    async def _report(self, ended: asyncio.Event) -> None:
+        while not ended.is_set():
             await self._waits.slow(self._where, self._begun)
             with suppress(TimeoutError):
                 async with asyncio.timeout(SLOW_SECONDS):
-                    await self._ended.wait()
+                    await ended.wait()

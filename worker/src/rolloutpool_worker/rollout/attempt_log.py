@@ -1,5 +1,6 @@
-"""What an attempt says in the log, and in metrics: its start, its end, and its return to the queue; one line each.
+"""What an attempt says in the log, and in metrics: its start, its end, and its return to the queue.
 
+A rollout that ends at its first attempt has one line: the start of a first attempt is said at level `debug`.
 All lines of the attempt, those of its model calls and tools included, carry `rollout_uid`, `batch_id`, `attempt`,
 `worker_id` and `trace_id`; from its first turn on also `turn`.
 """
@@ -39,7 +40,9 @@ def log_start(claim: Claim) -> None:
     # A later attempt did not wait since the rollout's acceptance.
     if claim.attempt == 1:
         QUEUE_SECONDS.observe(claim.queued_ms / 1000, claim.priority)
-    log_event(_log, logging.INFO, "rollout started", queued_ms=round(claim.queued_ms), replayed=claim.journal_length)
+    # One line says of most rollouts all that there is to say, and that is the one of their end.
+    level = logging.DEBUG if claim.attempt == 1 else logging.INFO
+    log_event(_log, level, "rollout started", queued_ms=round(claim.queued_ms), replayed=claim.journal_length)
 
 
 def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
@@ -73,6 +76,7 @@ def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
         turns=result.num_llm_calls,
         failure=result.failure.category if result.failure else None,
         **({} if result.stale_versions is None else {"stale": result.stale_versions.message}),
+        queued_ms=round(spans.queued_ms),
         total_ms=round(spans.total_ms),
     )
 

@@ -176,6 +176,8 @@ class RunGate:
 
         The warning `version_unreadable` says that the age is the attempt's, because a version is no decimal integer.
         """
+        if not self.run:
+            return result
         changes: dict[str, Any] = {
             "staleness": self._staleness,
             "stale": self._stale,

@@ -41,6 +41,7 @@ from rolloutpool_worker.policy import (
     Resolver,
     TurnClient,
 )
+from rolloutpool_worker.policy.deadlines import Deadlines
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.fork import Trunks
 from rolloutpool_worker.rollout.run_gate import RunGates
@@ -203,16 +204,17 @@ class Services:
             render_seconds=settings.template_cpu_seconds,
         )
         resolver, seconds = Resolver(settings.targets), settings.http_client_timeout
+        deadlines = Deadlines()
         self.transport = transport or AiohttpTransport(resolver, timeout=seconds)
         self.turns: TurnClient = (
             HttpxTurns(self.transport)
             if transport is not None or settings.turn_client == "httpx"
-            else Http1Client(resolver, timeout=seconds, context=self.transport.context)
+            else Http1Client(resolver, timeout=seconds, context=self.transport.context, deadlines=deadlines)
         )
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
         self.engines = Engines()
-        self.waits = ProcessWaits(self.store.waits)
+        self.waits = ProcessWaits(self.store.waits, deadlines=deadlines)
         self.versions = PolicyVersions()
         self.tracing = Tracing.to(settings.otel_endpoint, settings.otel_sample)
         self.kinds = TrainerKinds(self.store.trainers)
