@@ -15,7 +15,6 @@ commands is carried out in the epoch of its time.
 
 import hashlib
 from contextlib import suppress
-from importlib.resources import files
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -34,6 +33,7 @@ from rolloutpool_common.store.redis_compat import (
     kind_of,
 )
 from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
+from rolloutpool_common.store.script_sources import read_sources
 from rolloutpool_common.store.scripting import Scripts
 
 __all__ = ["Connection", "LoneConnection", "source_of"]
@@ -41,35 +41,7 @@ __all__ = ["Connection", "LoneConnection", "source_of"]
 RETRIES = 3
 """All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
 
-_FOLDER = files("rolloutpool_common.store").joinpath("scripts")
-_PRELUDE = _FOLDER.joinpath("_prelude.lua").read_text(encoding="utf-8")
-_LANES = _FOLDER.joinpath("_lanes.lua").read_text(encoding="utf-8")
-_WITH_LANES = frozenset(
-    {
-        "claim.lua",
-        "end_pause.lua",
-        "offers.lua",
-        "reserve.lua",
-        "steer.lua",
-        "strays.lua",
-        "trial.lua",
-        "trial_place.lua",
-    }
-)
-"""Every function costs each call of its script, so the others go without these."""
-_USAGE = _FOLDER.joinpath("_usage.lua").read_text(encoding="utf-8")
-_WITH_USAGE = frozenset(
-    {"annotate.lua", "cancel.lua", "commit.lua", "finish.lua", "forget_usage.lua", "grade.lua", "recount_usage.lua"}
-)
-"""Likewise."""
-_SOURCES = {
-    entry.name.removesuffix(".lua"): _PRELUDE
-    + _LANES * (entry.name in _WITH_LANES)
-    + _USAGE * (entry.name in _WITH_USAGE)
-    + entry.read_text(encoding="utf-8")
-    for entry in _FOLDER.iterdir()
-    if entry.name.endswith(".lua") and not entry.name.startswith("_")
-}
+_SOURCES = read_sources()
 
 
 def source_of(script: str) -> str:
