@@ -94,10 +94,11 @@ class Connection:
     """A pool of connections to one Redis, bound to the running event loop at first use."""
 
     def __init__(self, url: str, *, max_connections: int = 32) -> None:
-        """Prepares without connecting. Where `max_connections` are in use, a caller waits for one of them."""
+        """Prepares without connecting. Where `max_connections` are in use, a caller waits; scripts have one more."""
         self.url = url
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
-        self.redis: Any = self._client(max_connections, socket_timeout=30)
+        # The scripts keep one of them.
+        self.redis: Any = self._client(max_connections + 1, socket_timeout=30)
         self._scripts = Scripts(self.redis, _SOURCES)
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoScriptError
 
 from rolloutpool_common.process.metrics import STORE_SECONDS
-from rolloutpool_common.store.redis_compat import exchange
+from rolloutpool_common.store.redis_compat import Exchange
 
 __all__ = ["Scripts"]
 
@@ -60,6 +60,7 @@ class Scripts:
             sources: Lua by the script's name.
         """
         self._redis = redis
+        self._exchange = Exchange(redis)
         self._sources = sources
         self._hashes = {name: hashlib.sha1(source.encode()).hexdigest() for name, source in sources.items()}
         self._waiting: list[_Call] = []
@@ -159,4 +160,4 @@ class Scripts:
                 call.answer.set_result(answer)
 
     async def _send(self, calls: Sequence[_Call]) -> list[Any]:
-        return await exchange(self._redis, [call.command for call in calls])
+        return await self._exchange.send([call.command for call in calls])
