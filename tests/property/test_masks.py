@@ -1,4 +1,4 @@
-"""Five thousand random conversations without a wrong mask; `make fuzz` plays a million."""
+"""Two and a half thousand random conversations without a wrong mask; `make fuzz` plays a million."""
 
 import pytest
 from tests.oracle.conversations import Player
@@ -11,7 +11,7 @@ from rolloutpool_common.rendering import TINY as TINY_NAME
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-EXAMPLES = 5_000
+EXAMPLES = 2_500
 EACH = -(-EXAMPLES // (1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)))
 
 

@@ -77,8 +77,6 @@ class TokenLedger:
         self._hash = id_hash()
         self._head_hash = self._hash.copy()
 
-    # -- reading
-
     def __len__(self) -> int:
         """Number of ids in the current context."""
         return len(self._ids)
@@ -161,8 +159,6 @@ class TokenLedger:
                 samples.append(sample_of(ids, closed.segments))
         return samples
 
-    # -- writing
-
     def seed(self, prompt_ids: Sequence[int]) -> None:
         """Open the ledger with the first prompt. Raises LedgerOrder if it is open already, BadTokenId."""
         ids = id_array(prompt_ids)
@@ -214,8 +210,6 @@ class TokenLedger:
         """Append the close token that the policy did not sample, mask 0. No ids, no effect."""
         self._append_text(SegmentKind.SYNTH_CLOSE, ids, turn)
 
-    # -- verification
-
     def compare(self, echo_ids: Sequence[int], *, prefix: int = 0) -> EchoComparison:
         """How the prompt that the policy saw relates to the context. Changes nothing.
 
@@ -228,9 +222,8 @@ class TokenLedger:
     def accept_echo(self, echo_ids: Sequence[int], *, prefix: int = 0) -> EchoComparison:
         """Make the context what the policy saw.
 
-        Arguments as for `compare`. EQUAL changes nothing. TAIL replaces what we predicted after the last sampled id.
-        FORK closes the current sample and opens the next one, with the echo as its prompt. Raises LedgerOrder before
-        `seed`.
+        EQUAL changes nothing. TAIL replaces what we predicted after the last sampled id. FORK closes the current sample
+        and opens the next one, with the echo as its prompt. Raises LedgerOrder before `seed`.
         """
         echo = id_array(echo_ids)
         comparison = self._compare(echo, prefix)
@@ -273,15 +266,10 @@ class TokenLedger:
             except LedgerError as error:
                 raise LedgerCorrupt(f"Journal entry {index} ({entry.op}) cannot be applied: {error.message}") from error
 
-    # -- what each entry does: first the checks, then the change
-
     def _apply(
         self, entry: Entry, ids: "array[int]", after: "hashlib.blake2b", logprobs: "array[float] | None" = None
     ) -> None:
-        """Changes the state as the entry says; raises LedgerErrors.
-
-        `ids` and `logprobs` are the entry's, unpacked; `after` is the running hash over the context after it.
-        """
+        """Checks and changes the state as the entry says, whose ids have the hash `after` behind them."""
         if isinstance(entry, SeedEntry) == bool(self._entries):
             raise LedgerOrder("A ledger is seeded once, with the first prompt, before anything else.")
         head = self._head_hash
