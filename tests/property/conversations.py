@@ -13,12 +13,14 @@ from random import Random
 from tests.oracle.conversations import Case, Player, Talk
 from tests.oracle.encoder import Mixed
 from tests.oracle.referee import Appended, Message, TemplateRaised
+from tests.property.odd_families import ODD
 from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.rendering import (
     SAMPLED_TAIL,
     ChatTokenizer,
     ContentUnsafe,
+    HistoryRewritten,
     RerenderCounter,
     TemplateRefused,
 )
@@ -26,6 +28,9 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 
 __all__ = ["Tally", "WrongMask", "play"]
+
+WORDED = frozenset(f"family:{name}" for name in ODD)
+"""Whose turns' own words decide what a template writes behind them."""
 
 
 class WrongMask(AssertionError):
@@ -160,7 +165,9 @@ class _Play:
             # Refusing is always safe, but only few needless kinds are meant: content that adds up to control strings, a
             # late system message that a template appends only sometimes, and a turn that was cut in white space.
             spaced = case.kind == "cut" and str(case.history[-1]["content"])[-1:].isspace()
-            meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system" or spaced
+            # The rule refuses what follows from words that stand behind its sentinel.
+            worded = self.referee.name in WORDED and isinstance(refusal, HistoryRewritten)
+            meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system" or spaced or worded
             self.expect(meant or not isinstance(case.verdict, Appended), f"refused ({name})", case)
             self.tally.refused += 1
             self.tally.reasons[name] = self.tally.reasons.get(name, 0) + 1
