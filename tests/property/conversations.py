@@ -165,8 +165,10 @@ class _Play:
             # Refusing is always safe, but only few needless kinds are meant: content that adds up to control strings, a
             # late system message that a template appends only sometimes, and a turn that was cut in white space.
             spaced = case.kind == "cut" and str(case.history[-1]["content"])[-1:].isspace()
-            # The rule refuses what follows from words that stand behind its sentinel.
-            worded = self.referee.name in WORDED and isinstance(refusal, HistoryRewritten)
+            # The rule refuses what follows from the turn's words, which its sentinel hides. Templates look for thoughts
+            # in them, such as Gemma 4's for a channel.
+            looked_at = self.referee.name in WORDED or "<|" in str(case.history[-1]["content"])
+            worded = looked_at and isinstance(refusal, HistoryRewritten)
             meant = isinstance(refusal, ContentUnsafe) or case.new[0]["role"] == "system" or spaced or worded
             self.expect(meant or not isinstance(case.verdict, Appended), f"refused ({name})", case)
             self.tally.refused += 1

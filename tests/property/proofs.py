@@ -26,7 +26,7 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, TEMPLATE_BUILD, TINY
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import SENTINEL, after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment
@@ -328,7 +328,9 @@ def compare(
             continue
         shown = f"{shape}\n{proof}\n{json.dumps([messages, drawn[Source.TOOLS], kwargs], ensure_ascii=False)}"
         if proof.parts is not None and passes(proof, drawn[Source.NEW]):
-            joined = "".join(drawn[Source.NEW][p.message][p.key] if isinstance(p, Word) else p for p in proof.parts)
+            joined = "".join(
+                p if isinstance(p, str) else p.write(drawn[Source.NEW][p.message][p.key]) for p in proof.parts
+            )
             tally.part_checks += 1
             if behind != joined:
                 raise FalseProof(f"{subject.name}, P2: {joined!r} is proved, {behind!r} is rendered\n{shown}")

@@ -32,7 +32,7 @@ from rolloutpool_common.rendering.delta import Behind, Delta, DeltaRule, Form, P
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
 from rolloutpool_common.rendering.forms import new_messages_of
-from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof import JsonWord, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import template_environment
@@ -313,8 +313,11 @@ class DeltaRenderer:
             return None
         if not all(self._fits(text, guard) for message in new for key, text in message.items() if key != "role"):
             return None
-        pieces = [new[part.message][part.key] if isinstance(part, Word) else part for part in parts]
-        contents = (i for i, part in enumerate(parts) if isinstance(part, Word) and part.key == "content")
+        pieces = [part if isinstance(part, str) else part.write(new[part.message][part.key]) for part in parts]
+        # JSON may write what reads as a control string where the word itself holds none.
+        if not all(self._is_spared(pieces[i]) for i, part in enumerate(parts) if isinstance(part, JsonWord)):
+            return None
+        contents = (i for i, part in enumerate(parts) if not isinstance(part, str) and part.key == "content")
         return "".join(pieces), "".join(pieces[: next(contents, len(pieces))])
 
     def _fits(self, word: str, guard: frozenset[str]) -> bool:
@@ -322,6 +325,10 @@ class DeltaRenderer:
             return False
         if any(literal in word for literal in guard):
             return False
+        return self._is_spared(word)
+
+    def _is_spared(self, word: str) -> bool:
+        """Whether a word holds no control string and no edge of one."""
         escaper = self._codec.escaper
         return escaper.pattern.search(word) is None and not escaper.has_edges(word)
 

@@ -1,9 +1,10 @@
 """What is asked of a proof, and what it says: the shape of a turn's end, and what the text behind it is made of."""
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Proof", "Reason", "Source", "TurnShape", "Word"]
+__all__ = ["JsonWord", "Proof", "Reason", "Source", "TurnShape", "Word"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,26 @@ class Word:
     key: str
     """Which of its texts."""
 
+    def write(self, text: str) -> str:
+        """Returns that text as the template prints it."""
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class JsonWord:
+    """A text of a new message within JSON. The quotes around it are constants."""
+
+    message: int
+    """Which of the new messages."""
+    key: str
+    """Which of its texts."""
+    ascii: bool
+    """Whether letters beyond ASCII are written as escapes."""
+
+    def write(self, text: str) -> str:
+        """Returns that text as the template prints it."""
+        return json.dumps(text, ensure_ascii=self.ascii)[1:-1]
+
 
 class Source(StrEnum):
     """What a value may depend on."""
@@ -71,7 +92,7 @@ class Reason:
 class Proof:
     """What is proved of the text behind the sentinel, wherever the template renders the conversation at all."""
 
-    parts: tuple[str | Word, ...] | None
+    parts: tuple[str | Word | JsonWord, ...] | None
     """These joined are the text, if `guard` lets all texts of the new messages pass. None where that isn't proved, and
     where these texts, or the turn's own, decide whether the template raises an error."""
     guard: frozenset[str]

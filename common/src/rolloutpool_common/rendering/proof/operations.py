@@ -1,5 +1,6 @@
 """Filters, methods and operators on values that are partly unknown. What is known is computed by Jinja itself."""
 
+import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,6 +58,8 @@ _MADE: dict[str, Kind | None] = {
 }
 """Operations without effects, and the kind of what they make. Filters and methods of one name do alike here."""
 _STRIPS = frozenset({"trim", "strip", "lstrip", "rstrip"})
+_LETTERS = "\\ \"'/<>&\b\f\n\r\t\x00\x7f\u2028\u00e9\U0001f600"
+"""All that some writer of JSON escapes."""
 _MOST = 10_000
 """The largest number that may be computed with, because a template may make texts of that length."""
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -281,7 +284,8 @@ class Operations:
         def dump(known: Any) -> Any:
             return self._computed(lambda: self._call_filter("tojson", known, arguments, named))
 
-        made = as_json(value, dump, f"json {arguments} {named}")
+        plain = [flag for flag in (False, True) if dump(_LETTERS) == json.dumps(_LETTERS, ensure_ascii=flag)]
+        made = as_json(value, dump, f"json {arguments} {named}", ascii=plain[0] if plain else None)
         return None if made is None else (made,)
 
     def _of_table(self, owner: dict[str, Any], name: str, arguments: Sequence[Any]) -> Any:

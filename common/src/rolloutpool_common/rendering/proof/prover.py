@@ -21,7 +21,7 @@ from typing import Any
 
 from jinja2 import Environment, nodes
 
-from rolloutpool_common.rendering.proof.claims import Proof, Reason, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.claims import JsonWord, Proof, Reason, Source, TurnShape, Word
 from rolloutpool_common.rendering.proof.comparisons import Assumptions
 from rolloutpool_common.rendering.proof.statements import Statements
 from rolloutpool_common.rendering.proof.values import (
@@ -85,12 +85,12 @@ def prove(
     return Proof(parts, guarded.guard if parts is not None else frozenset(), independent, reads, reasons)
 
 
-def _parts(text: list[str | Unknown]) -> tuple[str | Word, ...] | None:
-    parts: list[str | Word] = []
+def _parts(text: list[str | Unknown]) -> tuple[str | Word | JsonWord, ...] | None:
+    parts: list[str | Word | JsonWord] = []
     for part in text:
         if isinstance(part, str):
             parts.append(part)
-        elif isinstance(part.key, Word):
+        elif isinstance(part.key, Word | JsonWord):
             parts.append(part.key)
         else:
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Undefined
 
-from rolloutpool_common.rendering.proof.claims import Reason, Source, Word
+from rolloutpool_common.rendering.proof.claims import JsonWord, Reason, Source, Word
 from rolloutpool_common.rendering.proof.values import (
     NOTHING,
     Kind,
@@ -68,7 +68,7 @@ class PathState:
         text = joined([value])
         for piece in text.parts if isinstance(text, Text) else (text,):
             part = piece
-            if isinstance(piece, Unknown) and piece.reason is None and not isinstance(piece.key, Word):
+            if isinstance(piece, Unknown) and piece.reason is None and not isinstance(piece.key, Word | JsonWord):
                 part = replace(piece, reason=replace(reason, sources=piece.sources))
             if not self.inner and holds_sentinel(part):
                 self.out = _flat([part.rpartition(SENTINEL)[2]] if isinstance(part, str) else [])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from rolloutpool_common.rendering.proof.claims import JsonWord, Word
 from rolloutpool_common.rendering.proof.values import (
     Kind,
     NotUnderstood,
@@ -31,13 +32,15 @@ def formatted(field: str, pattern: Any, arguments: Sequence[Any], named: Mapping
     return derive(Kind.TEXT, f"format {field}", pattern, *arguments, *chain.from_iterable(named.items()))
 
 
-def as_json(value: Any, dump: Callable[[Any], Any], how: str) -> Any | None:
+def as_json(value: Any, dump: Callable[[Any], Any], how: str, *, ascii: bool | None) -> Any | None:
     """JSON text in which each unknown text stands for itself; None for a value with other unknowns in it.
 
     Args:
         value: What becomes JSON.
         dump: Makes JSON of what is known.
         how: Names what `dump` makes of a text.
+        ascii: Whether it writes a text as Python's `json` does, with or without escapes for all letters beyond ASCII;
+            None where it does not.
     """
     found: list[Unknown] = []
     marked = _with_marks(value, found)
@@ -46,7 +49,7 @@ def as_json(value: Any, dump: Callable[[Any], Any], how: str) -> Any | None:
     pieces = _MARKED.split(str(dump(marked)))
     if len(pieces) != 2 * len(found) + 1:
         raise NotUnderstood("JSON of texts that look like this analysis' own marks")
-    return joined(_in_json(found[int(p)], how) if i % 2 else p for i, p in enumerate(pieces))
+    return joined(_in_json(found[int(p)], how, ascii) if i % 2 else p for i, p in enumerate(pieces))
 
 
 def _with_marks(value: Any, found: list[Unknown]) -> Any:
@@ -63,6 +66,9 @@ def _marked(value: Unknown, found: list[Unknown]) -> str:
     return _MARK.format(len(found) - 1)
 
 
-def _in_json(value: Unknown, how: str) -> Unknown:
+def _in_json(value: Unknown, how: str, ascii: bool | None) -> Unknown:
+    if isinstance(value.key, Word) and ascii is not None:
+        # No `Word`, because what is assumed of a word is not true of what JSON makes of it.
+        return replace(value, key=JsonWord(value.key.message, value.key.key, ascii))
     made: Unknown = derive(Kind.TEXT, how, value)
     return replace(made, ends=value.ends)

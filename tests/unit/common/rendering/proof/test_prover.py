@@ -1,10 +1,11 @@
 """What is proved of small templates, one construct at a time, and why the rest is not."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof import JsonWord, Proof, Source, TurnShape, Word, prove
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 USER = TurnShape(
@@ -143,6 +144,39 @@ def test_what_the_turns_words_decide_behind_them_is_not_proved(behind: str) -> N
     assert Source.TURN in proof.reads
     assert proof.independent
     assert any(Source.TURN in reason.sources for reason in proof.reasons)
+
+
+@pytest.mark.parametrize(
+    ("written", "is_ascii"),
+    [
+        ("{{ m.content | tojson }}", False),
+        ("{{ m.content | tojson(indent=2) }}", False),
+        ("{{ m.content | tojson(ensure_ascii=True) }}", True),
+    ],
+)
+def test_words_within_json_are_written_as_python_writes_them(written: str, is_ascii: bool) -> None:
+    proof = proof_of(said(";", body="{{ m.content if m.role == 'assistant' else '' }}" + written))
+    word = JsonWord(0, "content", ascii=is_ascii)
+
+    assert proof.parts == ('";[user]"', word, '";<a>')
+    assert word.write('a "b"\n\u00e9') == json.dumps('a "b"\n\u00e9', ensure_ascii=is_ascii)[1:-1]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        # What is assumed of a word is not true of its JSON, which may hold `n` where the word holds a line's end.
+        "{{ '.' if 'n' in (m.content | tojson) else ';' }}",
+        "{{ m.content | tojson | upper }}",
+        "{{ (m.content | tojson).split('n') | first }}",
+        "{{ m.content | tojson | length }}",
+    ],
+)
+def test_what_looks_into_the_json_of_a_word_is_not_proved(behind: str) -> None:
+    proof = proof_of(said("{% if m.role == 'user' %}" + behind + "{% endif %}"))
+
+    assert proof.parts is None
+    assert proof.independent
 
 
 def test_ids_and_names_are_words_only_where_the_new_messages_own_are_printed() -> None:
