@@ -116,7 +116,7 @@ class _Store:
         """Returns the spec, which has no secrets."""
         return spec
 
-    async def claim(self, uid: str, worker_id: str, role: WorkerRole, *, token: str) -> Claim:
+    async def claim(self, uid: str, worker_id: str, role: WorkerRole, *, token: str, trainer: str) -> Claim:
         """Gives the rollout away."""
         assert self.spec is not None
         return Claim(

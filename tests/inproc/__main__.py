@@ -38,12 +38,13 @@ def main() -> int:
             [sys.executable, "-m", "tests.inproc", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": HASH_SEED},
         )
-    with _world(real=chosen.redis == "real", log=chosen.log) as world:
+    with opened_world(real=chosen.redis == "real", log=chosen.log) as world:
         return _play(world, chosen)
 
 
 @contextmanager
-def _world(*, real: bool, log: bool) -> Iterator["World"]:
+def opened_world(*, real: bool = False, log: bool = False) -> Iterator["World"]:
+    """Yields what all histories have; without a real Redis, time is the pool's own from now on."""
     clock = None if real else Clock()
     if clock is not None:
         # Before the product is imported: some of its modules keep the functions that tell the time.

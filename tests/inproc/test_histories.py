@@ -33,6 +33,12 @@ def test_histories_from_the_first_seed_on_have_no_fault() -> None:
     assert "'completed': " in played.stdout
 
 
+def test_100_deaths_between_claim_and_first_call_leave_no_doubt() -> None:
+    command = [sys.executable, "-m", "tests.inproc.first_calls"]
+    played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert played.returncode == 0, played.stdout[-3000:] + played.stderr[-3000:]
+
+
 def test_an_hour_passes_at_once(loop: PoolLoop) -> None:
     before = loop.time()
     loop.run_until_complete(asyncio.sleep(3600))

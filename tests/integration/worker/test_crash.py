@@ -7,6 +7,7 @@ import pytest
 import redis.asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.batches import OWNER
+from tests.support.inside_worker import inside_worker
 from tests.support.pool import Pool, opened_pool
 from tests.support.waiting import until
 from tests.support.worker_process import Worker, started_worker
@@ -14,7 +15,7 @@ from tests.support.worker_process import Worker, started_worker
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Claim
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -292,3 +293,25 @@ async def test_a_worker_that_died_before_a_call_leaves_no_doubt_where_it_had_not
     else:
         assert result.failure is not None
         assert result.failure.category is Category.AMBIGUOUS_TURN
+
+
+@pytest.mark.parametrize("promises", [True, False], ids=["a trainer that may be asked twice", "one that may not"])
+async def test_the_first_call_is_noted_with_the_claim_once_the_trainer_has_promised(
+    redis_url: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, promises: bool
+) -> None:
+    """Its promise is known from the batch's first reply on, and each note that its claim makes is one write less."""
+    app = endpoint(tokenizer, 0.0)
+    notes: list[str] = []
+    async with inside_worker(redis_url, tokenizers) as worker:
+        calls = worker.services.store.model_calls
+        note = calls.note
+
+        async def counted(claim: Claim) -> None:
+            notes.append(claim.uid)
+            await note(claim)
+
+        setattr(calls, "note", counted)  # noqa: B010  a method, to mypy
+        with serve_callback(app if promises else silent(app), [0]) as served:
+            results = await worker.run(*asks(4), server_url=served.url)
+    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
+    assert len(notes) == (1 if promises else 4)

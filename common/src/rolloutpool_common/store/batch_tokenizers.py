@@ -40,6 +40,8 @@ class NeededTokenizer(NamedTuple):
     ref: TokenizerRef
     owner: str
     """Whose rollout it is."""
+    trainer: str = ""
+    """Whom its batch's rollouts ask first of all; empty where something comes before that (`claim.lua`)."""
 
 
 def tokenizers_field(new: NewBatch) -> bytes:
@@ -65,7 +67,7 @@ class BatchTokenizers:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
-        self._known: OrderedDict[str, tuple[tuple[TokenizerRef, ...], str]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[tuple[TokenizerRef, ...], str, str]] = OrderedDict()
 
     async def of_rollout(self, uid: str) -> NeededTokenizer | None:
         """Returns the tokenizer that a rollout needs; None where its batch is unknown, or names none."""
@@ -76,13 +78,13 @@ class BatchTokenizers:
         known = self._known.get(batch_id)
         if known is None:
             # A script, because the scripts of rollouts that begin together travel together.
-            stored, owned_by = await self._connection.script("batch_tokenizers", batch_id)
-            known = self._known[batch_id] = _parse(stored), owned_by.decode()
+            stored, owned_by, shared = await self._connection.script("batch_tokenizers", batch_id)
+            known = self._known[batch_id] = _parse(stored), owned_by.decode(), _trainer_of(shared)
             while len(self._known) > BATCHES:
                 self._known.popitem(last=False)
-        refs, owner = known
+        refs, owner, trainer = known
         if len(refs) <= 1:
-            return NeededTokenizer(refs[0], owner) if refs else None
+            return NeededTokenizer(refs[0], owner, trainer) if refs else None
         with store_errors():
             shared = await self._redis.hget(keys.batch(batch_id), "shared")
             own = await self._redis.hget(keys.batch(batch_id, "items"), str(index))
@@ -129,6 +131,14 @@ class BatchTokenizers:
 def _parse(stored: bytes | None) -> tuple[TokenizerRef, ...]:
     """Reads the field; a batch that was deleted has none."""
     return tuple(TokenizerRef(*ref) for ref in orjson.loads(stored)) if stored else ()
+
+
+def _trainer_of(shared: bytes) -> str:
+    """Returns the URL of the trainer that is asked first of all, as the shared fields of a batch say."""
+    fields = orjson.loads(shared) if shared else {}
+    stands_before = fields.get("environment") or fields.get("agent", "tool_calls") != "tool_calls"
+    is_trainer = fields.get("protocol", "callback") == "callback" and not fields.get("messages_only")
+    return str(fields.get("server_url") or "") if is_trainer and not stands_before else ""
 
 
 def _batches_of(uids: Iterable[bytes]) -> Iterable[str]:

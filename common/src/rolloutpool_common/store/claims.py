@@ -56,6 +56,8 @@ class Claim:
     """What its attachments may take; 0 where its batch asked for none."""
     tried: int = 0
     """Calls of its present turn that failed in a row, without an answer, before a drain ended the last attempt."""
+    called: bool = False
+    """Whether its first model call was noted with the claim (`model_calls.py`)."""
     grading: bool = False
     """Whether its conversation is complete, and only its grade is missing (`grading.py`)."""
     leads: bool = False
@@ -134,4 +136,5 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
         restarts=answer["restarts"],
         attachment_bytes=answer["attachment_bytes"],
         tried=answer["tried"],
+        called=bool(answer["called"]),
     )

@@ -6,13 +6,16 @@ What a dead worker's claim means for the turn that it was at:
    tokenizer, reads the journal, renders the prompt.
 2. Before the attempt's first call `uncalled` is emptied, and the call is sent only once Redis has that (`calling.lua`).
    It is one small script per attempt, which travels together with the calls of other rollouts (`scripting.py`).
-3. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
+3. The claim itself makes the note where nothing but the request stands between the two, and the turn may be asked twice
+   (`claim.lua`): the tokenizer is loaded, no run, environment, fork or engine, no open breaker, a first attempt, and a
+   trainer that has promised this in this batch. Elsewhere a death between claim and call would be a doubt for nothing.
+4. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
    doubt. If not, the trainer may have sampled the turn, and it is ambiguous (`release.lua`).
-4. A rollout that waits for its run to be resumed takes the note back, and makes it anew before it calls (`take_back`).
+5. A rollout that waits for its run to be resumed takes the note back, and makes it anew before it calls (`take_back`).
    Else each death during a pause would leave a turn in doubt that nobody was asked for.
-5. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
+6. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
    with the batch (`note_idempotent`), by the trainer's URL.
-6. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
+7. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
 """
 
 from rolloutpool_common.store import keys

@@ -71,7 +71,13 @@ class Rollouts:
         """When Redis last accepted a record or a result of a rollout, on the monotonic clock."""
 
     async def claim(
-        self, uid: str, worker_id: str, role: WorkerRole = WorkerRole.SHARED, *, token: str | None = None
+        self,
+        uid: str,
+        worker_id: str,
+        role: WorkerRole = WorkerRole.SHARED,
+        *,
+        token: str | None = None,
+        trainer: str = "",
     ) -> Claim | ClaimRefused:
         """Makes this worker the only one that may run the rollout.
 
@@ -82,6 +88,8 @@ class Rollouts:
             token: The claim's token. A caller that tries again after `StoreUnavailable` passes the same one, because
                 the first try may have arrived. So does one that holds the claim already (`trials.py`). None makes a
                 new one.
+            trainer: The URL that is asked as soon as the claim is here, as the batch's fields say; empty where
+                something else comes first (`model_calls.py`).
 
         Returns:
             The claim, or why the worker does not get one.
@@ -91,7 +99,7 @@ class Rollouts:
             return ClaimRefused.GONE
         batch_id, index = split
         token = token or new_token()
-        claim = named(await self._connection.script("claim", batch_id, index, worker_id, role, token))
+        claim = named(await self._connection.script("claim", batch_id, index, worker_id, role, token, trainer))
         if claim["outcome"] != b"claimed":
             return ClaimRefused(claim["outcome"].decode())
         return read_claim(claim, uid, worker_id, role, token)

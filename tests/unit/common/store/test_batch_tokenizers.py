@@ -1,10 +1,13 @@
 """Which tokenizers the rollouts of a batch need, and which ones the live batches do."""
 
-from tests.support.batches import OWNER, claim, new_batch, submit, uids_of
+import pytest
+from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import Store
+from rolloutpool_common.store import NewBatch, Store
 from rolloutpool_common.store.batch_tokenizers import NeededTokenizer, TokenizerRef
+
+TINY_REF = TokenizerRef("rolloutpool/tiny")
 
 
 async def test_a_rollout_has_its_batch_s_tokenizer_or_its_own(store: Store) -> None:
@@ -20,9 +23,27 @@ async def test_a_rollout_has_its_batch_s_tokenizer_or_its_own(store: Store) -> N
 
 async def test_a_batch_is_read_once(store: Store) -> None:
     uids = await submit(store, 2, shared={"tokenizer_name": "a"})
-    assert await store.batch_tokenizers.of_rollout(uids[0]) == NeededTokenizer(TokenizerRef("a"), OWNER)
+    needed = NeededTokenizer(TokenizerRef("a"), OWNER, NOWHERE)
+    assert await store.batch_tokenizers.of_rollout(uids[0]) == needed
     await store._connection.redis.delete(f"rp:batch:{uids[0].rpartition('-')[0]}")
-    assert await store.batch_tokenizers.of_rollout(uids[1]) == NeededTokenizer(TokenizerRef("a"), OWNER)
+    assert await store.batch_tokenizers.of_rollout(uids[1]) == needed
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        new_batch(v1=True),
+        new_batch(run="a run"),
+        new_batch(trunk=b"{}"),
+        new_batch(shared={"environment": {"name": "e"}}),
+        new_batch(shared={"protocol": "vllm"}),
+        new_batch(shared={"agent": "own"}),
+    ],
+    ids=["v1", "run", "fork", "environment", "engine", "agent"],
+)
+async def test_a_trainer_is_named_only_where_it_is_asked_first_of_all(store: Store, batch: NewBatch) -> None:
+    await store.batches.submit(batch)
+    assert await store.batch_tokenizers.of_rollout(uids_of(batch)[0]) == NeededTokenizer(TINY_REF, OWNER)
 
 
 async def test_what_is_no_rollout_needs_nothing(store: Store) -> None:

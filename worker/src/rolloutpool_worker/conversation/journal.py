@@ -112,7 +112,7 @@ class Journal:
         self._inherited = len(records)
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._places: dict[int, RecordPlace] = {}
-        self._called = False
+        self._called = claim.called
 
     @property
     def inherited(self) -> Sequence[JournalRecord]:

@@ -66,6 +66,11 @@ class Breakers:
         # This caller may try. Until it reports, the others are refused.
         port.retry_at = now + OPEN_SECONDS
 
+    def is_closed(self, origin: str) -> bool:
+        """Whether calls to a port go through; changes nothing."""
+        port = self._ports.get(origin)
+        return port is None or port.in_a_row < FAILURES
+
     def failed(self, origin: str, why: str) -> None:
         """Reports a call without a connection; the one that makes `FAILURES` in a row takes the port out.
 

@@ -54,8 +54,11 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
         StoreError: Redis does not answer while this process shuts down, so there is no claim.
         CancelledError: This task was cancelled before it had a claim.
     """
+    trainer = ""
     if token is None:
-        await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
+        trainer = await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))
+        # Until this breaker lets a call through, the rollout waits in the queue, and is asked of nobody.
+        trainer = trainer if services.breakers.is_closed(trainer) else ""
         if services.drain.begun:
             return TicketEnd(TicketOutcome.DRAINING)
     # The token is in the register before Redis can have it. Otherwise the beat could find a claim whose answer is still
@@ -68,7 +71,9 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
                 services.drain,
                 uid,
                 # Each try has the same token, so that the script knows a claim again whose answer was lost.
-                lambda: services.store.rollouts.claim(uid, services.worker_id, services.role, token=held),
+                lambda: services.store.rollouts.claim(
+                    uid, services.worker_id, services.role, token=held, trainer=trainer
+                ),
             )
             if isinstance(claim, ClaimRefused):
                 settled = True

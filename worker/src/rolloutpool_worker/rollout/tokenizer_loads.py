@@ -54,16 +54,21 @@ class TokenizerLoads:
         """Returns the names of the tokenizers that wait for a place to be loaded."""
         return list(dict.fromkeys(ref.name for ref in self._waiting if not self._cache.is_loaded(*ref)))
 
-    async def before_claim(self, uid: str) -> None:
+    async def before_claim(self, uid: str) -> str:
         """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down.
+
+        Returns:
+            The trainer that is asked next (`NeededTokenizer.trainer`); empty where a tokenizer is missing.
 
         Raises:
             StoreError: Redis does not answer.
         """
         needed = await self._store.batch_tokenizers.of_rollout(uid)
-        if needed is None or self._cache.is_loaded(*needed.ref):
-            return
-        self._load(*needed)
+        if needed is None:
+            return ""
+        if self._cache.is_loaded(*needed.ref):
+            return needed.trainer
+        self._load(needed.ref, needed.owner)
         loads = {task for (ref, _), task in self._tasks.items() if ref == needed.ref}
         # Not a task itself: a rollout that is cancelled while it waits must not end the load for the others.
         drained = asyncio.ensure_future(self._drain.wait())
@@ -71,6 +76,7 @@ class TokenizerLoads:
             await asyncio.wait({*loads, drained}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             drained.cancel()
+        return needed.trainer if self._cache.is_loaded(*needed.ref) else ""
 
     async def warm_up(self, room: int, seconds: float) -> None:
         """Loads what the live batches need, before this process takes work.

@@ -1,12 +1,14 @@
 -- Give a rollout to a worker, if it may have it.
--- ARGV: batch, index, worker, role of the worker (shared | isolated), token of the claim.
+-- ARGV: batch, index, worker, role of the worker (shared | isolated), token of the claim, URL of the trainer that the worker
+-- asks at once where the rollout has no fields of its own that change this ('' or absent: something stands between).
 -- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
 -- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
 -- may be unanswered), grading (1: only its grade is missing), leads (1: and that of its whole group), grade_tries, grade_due
 -- (ms of its grader's deadline, '' without one), group ('' without one), deadline_ms ('' without one), now_ms, created_ms
 -- (of the batch), shared and overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority
 -- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale),
--- attachment_bytes (that it may attach), tried (calls of its present turn that failed before a drain).
+-- attachment_bytes (that it may attach), tried (calls of its present turn that failed before a drain), called (1: its first model
+-- call is noted with this claim, as calling.lua does it, else 0).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
 local about = redis.call(
@@ -21,10 +23,10 @@ if not priority or not overrides or about[12] then return { 'outcome', 'gone' } 
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
-  'stale', 'stage', 'leads', 'held', 'grade_retries', 'tried'
+  'stale', 'stage', 'leads', 'held', 'grade_retries', 'tried', 'uncalled'
 )
 local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(known, 1, 10)
-local stage, leads, held, tries, tried = unpack(known, 11, 15)
+local stage, leads, held, tries, tried, uncalled = unpack(known, 11, 16)
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
 local again = status == 'running' and holder_token == token
@@ -77,11 +79,24 @@ if not again and role ~= 'isolated' and is_paused(run) then
 end
 -- A second ticket may come while it is delayed.
 redis.call('ZREM', P .. 'delayed', uid)
+-- Whether the first call is noted now. Every death until the call then leaves a turn in doubt, so only a first attempt's is, whose
+-- turn may be asked twice by the promise that is noted with the batch. A text that names a field in vain only costs a write.
+local function calls_at_once()
+  local trainer = ARGV[6] or ''
+  if trainer == '' or attempts or stage or is_suspect or run ~= batch then return false end
+  for _, name in ipairs({ '"server_url"', '"environment"', '"agent"', '"protocol"', '"messages_only"', '"tokenizer_' }) do
+    if string.find(overrides, name, 1, true) then return false end
+  end
+  return redis.call('SISMEMBER', k_batch(batch, 'idempotent'), trainer) == 1
+end
+
 local attempt = tonumber(attempts or '0')
+local called = again and uncalled == ''
 if not again then
+  called = calls_at_once()
   attempt = attempt + 1
   count_claimed(batch, uid, 1)
-  hold(uid, attempt, token, worker, epoch())
+  hold(uid, attempt, token, worker, called and '' or epoch())
   -- The holder of a polling lease waits for each change of the status, and not for the end alone.
   if polled then wake(batch) end
 end
@@ -111,4 +126,5 @@ return {
   'restarts', tonumber(restarts or '0'),
   'attachment_bytes', tonumber(attachment_bytes or '0'),
   'tried', tonumber(tried or '0'),
+  'called', called and 1 or 0,
 }
