@@ -20,6 +20,9 @@ from rolloutpool_common.rendering import ChatTokenizer
 
 CONSUMING_WITHIN = 0.3
 """Seconds from the announcement until the consumer waits for messages; it was 0.6 and more on an idle machine."""
+CONNECTIONS = 7
+"""Of a worker to Redis, at most: its lifeline, two of the store, and of Celery those that wait for messages and for
+commands, one for events, and one for tickets. When it is idle, it has five."""
 
 
 @pytest.fixture
@@ -39,6 +42,25 @@ async def test_an_announcement_means_consuming(idle_pool: Pool, redis_url: str) 
         with started_worker(redis_url) as worker:
             await worker.announced(idle_pool.store)
             await until(lambda: waits_for_messages(raw), CONSUMING_WITHIN)
+
+
+async def test_a_worker_keeps_few_connections_to_redis(
+    idle_pool: Pool, redis_url: str, tokenizer: ChatTokenizer
+) -> None:
+    async with (
+        Redis.from_url(redis_url, decode_responses=True) as raw,
+        scripted_trainer(tokenizer, *[say("8")] * 32) as trainer,
+    ):
+        with started_worker(redis_url) as worker:
+            await worker.announced(idle_pool.store)
+            for uid in await idle_pool.submit([{}] * 32, shared={"server_url": trainer.url}):
+                await idle_pool.result(uid, 30)
+            # The worker's are those that end with it.
+            with_it = {client["id"] for client in await raw.client_list()}
+            worker.kill()
+            await worker.ended()
+        left = {client["id"] for client in await raw.client_list()}
+    assert 1 < len(with_it - left) <= CONNECTIONS
 
 
 async def test_an_announcement_says_which_build_it_is(idle_pool: Pool, redis_url: str) -> None:

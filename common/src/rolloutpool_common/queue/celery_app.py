@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from celery import Celery
 from kombu import Queue
+from kombu.transport import TRANSPORT_ALIASES
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
@@ -39,6 +40,11 @@ PREFLIGHT_NAME = "rolloutpool.preflight"
 REGRADE_NAME = "rolloutpool.regrade"
 KEY_PREFIX = "rollouts:"
 """All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
+
+
+_TRANSPORT = "rolloutpool_common.queue.kombu_compat:LeanTransport"
+for _scheme in ("redis", "rediss"):
+    TRANSPORT_ALIASES[_scheme] = _TRANSPORT
 
 
 class BrokerUntrusted(RolloutPoolError):

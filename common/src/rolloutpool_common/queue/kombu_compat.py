@@ -5,6 +5,8 @@
   and its types lack.
 - A queue of that transport is a list under the queue's name. kombu pushes on the left and pops on the right, so the
   last element is the oldest message. It is JSON with the message's `headers`.
+- `Channel.pool` and `Channel.async_pool` of that transport: connections for commands, and those that wait for messages.
+- `kombu.transport.TRANSPORT_ALIASES`: the transport of a URL by its scheme (`celery_app.py`).
 - The client puts the global key prefix in front of the keys of some commands; of LINDEX it does not.
 
 `test_kombu_compat.py` fails where one of them is gone; `test_publishing.py` shows that they do what we need.
@@ -14,10 +16,27 @@ import json
 from contextlib import AbstractContextManager
 from typing import Any
 
+from kombu.transport.redis import Channel, Transport
+
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.queue.celery_app import KEY_PREFIX
 
-__all__ = ["batched", "oldest_headers", "purge"]
+__all__ = ["LeanTransport", "batched", "oldest_headers", "purge"]
+
+
+class _LeanChannel(Channel):
+    """Takes all its connections from one pool: of two, one keeps a connection that only the start has used."""
+
+    @property
+    def pool(self) -> Any:
+        """The pool that kombu keeps for what waits for messages; it is made at first use."""
+        return self.async_pool
+
+
+class LeanTransport(Transport):
+    """kombu's Redis transport with half its connections: one for each channel, and one more while that one waits."""
+
+    Channel = _LeanChannel
 
 
 def batched(producer: Any, size: int) -> AbstractContextManager[object]:

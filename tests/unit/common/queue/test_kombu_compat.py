@@ -9,8 +9,8 @@ from kombu import Producer
 from kombu.transport import redis as transport
 
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.queue.celery_app import KEY_PREFIX
-from rolloutpool_common.queue.kombu_compat import batched, oldest_headers
+from rolloutpool_common.queue.celery_app import KEY_PREFIX, make_celery
+from rolloutpool_common.queue.kombu_compat import LeanTransport, batched, oldest_headers
 
 
 def test_a_producer_sends_in_batches() -> None:
@@ -24,6 +24,17 @@ def test_a_producer_without_batches_is_refused_with_the_reason() -> None:
 
     with pytest.raises(RolloutPoolError, match="retry_on_timeout"):
         batched(Single(), 10)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
+def test_a_channel_has_one_pool_of_connections(scheme: str) -> None:
+    url = "unix:///tmp/redis.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:1/0"
+    with make_celery(url).connection_for_write() as connection:
+        assert connection.get_transport_cls() is LeanTransport
+    # Both are kombu's own names, and what closes a channel closes both.
+    for name in ("pool", "async_pool"):
+        assert isinstance(inspect.getattr_static(transport.Channel, name), property)
+    assert "_async_pool" in inspect.getsource(inspect.getattr_static(transport.Channel, "_disconnect_pools"))
 
 
 def test_the_oldest_message_is_the_last_of_its_list() -> None:
