@@ -287,6 +287,8 @@ class DeltaRenderer:
 
     def _short_cut(self, known: _Known, asked: _Asked, sampled: Sequence[int]) -> Delta | None:
         tail = sampled_tail(sampled, self._codec)
+        if text_of(asked.turn)[-1:].isspace():
+            return None  # Only the rule sees whether that is the policy's or the template's, where a turn has no end.
         joined = self._joined(known, asked.new)
         if joined is not None:
             return self._rule.cut(*joined, known.form.end, tail, calls=bool(asked.turn.get("tool_calls")))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed
+from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed, TurnEndNotFound
 from rolloutpool_common.rendering.delta import DeltaRule
 from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES, DeltaRenderer
@@ -98,6 +98,24 @@ REASONED = (
 )
 BARE = "{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}"
 BARE += "{% if add_generation_prompt %}{{ '>' }}{% endif %}"
+
+
+def test_a_turn_that_was_cut_in_white_space_is_the_rules_and_no_doubt(make_tokenizer: MakeTokenizer) -> None:
+    """Published templates that end turns with text alone (Alpaca) got a doubt for good by one such turn."""
+    tokenizer = make_tokenizer(
+        "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content | trim + '\n\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '### assistant:\n' }}{% endif %}"
+    )
+    for use in range(8):
+        said = "It is 38. " if use % 2 else "It is 38."
+        history, new = [USER, {**SAID, "content": said}], [{"role": "user", "content": f"word {use}"}]
+        sampled = tokenizer.encode(said)
+        if use % 2:
+            with pytest.raises(TurnEndNotFound, match="cut in white space"):
+                tokenizer.render_delta(new, sampled=sampled, history=history)
+        else:
+            assert "word" in text(tokenizer, tokenizer.render_delta(new, sampled=sampled, history=history))
+    assert tokenizer.doubts.found == {}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
