@@ -22,6 +22,7 @@ PARTS = {
     "common/rendering/errors": "unit/common/rendering/test_delta",
     "common/rendering/forms": "unit/common/rendering/test_delta_families",
     "common/rendering/proof/access": "unit/common/rendering/proof/test_prover",
+    "common/rendering/proof/claims": "unit/common/rendering/proof/test_prover",
     "common/rendering/proof/comparisons": "unit/common/rendering/proof/test_prover",
     "common/rendering/proof/expressions": "unit/common/rendering/proof/test_prover",
     "common/rendering/proof/loops": "unit/common/rendering/proof/test_statements",

@@ -61,7 +61,8 @@ def forms(
     turn = past.pop() if past and past[-1]["role"] == "assistant" else sentinel.assumed_turn(new)
     # Templates print ids and names of calls behind the sentinel too, and those may be anything that was sampled.
     calls = [(_guarded(call_id, codec), _guarded(name, codec)) for call_id, name in sentinel.calls_of(turn)]
-    for as_text in (False, True) if calls else (False,):
+    # Without calls in the turn, too: earlier turns may have some. DeepSeek V3 was refused there.
+    for as_text in (False, True):
         earlier = [_with_text_arguments(message) for message in past] if as_text else past
         for said, real in sentinel.turns(turn, calls, as_text=as_text):
             shown = _with_text_arguments(real) if as_text else real

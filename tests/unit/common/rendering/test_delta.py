@@ -191,6 +191,17 @@ def test_arguments_as_text_where_the_template_wants_text(make_tokenizer: MakeTok
     assert "38<|im_end|>" in text(make_tokenizer(template + GENERATION), RESULT)
 
 
+def test_arguments_as_text_where_the_calls_are_of_earlier_turns(make_tokenizer: MakeTokenizer) -> None:
+    template = LOOP.replace("m.content", "(m.tool_calls[0].function.arguments + '!' if m.tool_calls else m.content)")
+    # What is written depends on the whole history, so that is rendered.
+    tokenizer = make_tokenizer(template.replace("m.role", "m.role ~ messages|length") + GENERATION)
+    call = {"id": RESULT["tool_call_id"], "type": "function", "function": {"name": "add", "arguments": {"a": 15}}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    history = [USER, calling, RESULT, {"role": "assistant", "content": "It is 38."}]
+    delta = tokenizer.render_delta([USER], sampled=tokenizer.closing, history=history)
+    assert "user5\ngo on<|im_end|>" in tokenizer.decode(delta.glue_ids)
+
+
 def test_a_printed_tool_name_must_be_known(make_tokenizer: MakeTokenizer) -> None:
     template = LOOP.replace("m.content", "(m.name or messages[1].tool_calls[0].function.name) + m.content")
     tokenizer = make_tokenizer("{% set x = namespace(n='') %}" + template.replace(
