@@ -11,8 +11,8 @@ result of 9 add 12, after 2 rounds or after 60.
 That is a claim about the template, so it is checked against whole renders (`IncrementTrust`):
 
 1. Only turns of the policy and results of tools are counted so. After a user message, templates drop old thinking.
-2. Each shape of new messages (roles, calls, thinking, switch words) is checked when it is first seen, and again at the
-   rounds 2, 4, 8 … of the first conversations of a process.
+2. Each shape of new messages (roles, calls, thinking, switch words) is checked when it is first seen, again at the
+   rounds 2, 4, 8 … of the first conversations of a process, and at each 64th use for good.
 3. One disagreement, and the template's conversations are counted whole from then on; the log says so once.
 4. Where the trainer reports its prompt, that length is what the next increment is added to, so errors never add up.
 """
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 CHECKS = 3
 """Whole renders that must agree for one shape at one round. Other conversations are not checked there."""
+EVERY = 64
+"""Each so many uses of a shape, its increment is checked again."""
 SHAPES = 1024
 """Shapes and rounds whose checks are remembered."""
 APPENDED = frozenset({"assistant", "tool"})
@@ -78,6 +80,7 @@ class IncrementTrust:
         self._what = what
         self._lock = Lock()
         self._agreed: LRUCache[tuple[IncrementShape, int], int] = LRUCache(SHAPES)
+        self._uses: LRUCache[IncrementShape, int] = LRUCache(SHAPES)
         self.opening: int | None = None
         """Ids of the short prompt from which increments are measured; None before the first, or where it has tools."""
         self.broken = False
@@ -91,7 +94,8 @@ class IncrementTrust:
             rounds: Turns of the policy in the whole conversation.
         """
         with self._lock:
-            return any(self._agreed.get(key, 0) < CHECKS for key in _keys(shape, rounds))
+            uses = self._uses[shape] = self._uses.get(shape, 0) + 1
+            return uses % EVERY == 0 or any(self._agreed.get(key, 0) < CHECKS for key in _keys(shape, rounds))
 
     def checked(self, shape: IncrementShape, rounds: int, *, agreed: bool) -> None:
         """Notes what a comparison has shown.

@@ -7,7 +7,7 @@ import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
-from rolloutpool_common.rendering.increments import CHECKS, IncrementTrust, increment_shape
+from rolloutpool_common.rendering.increments import CHECKS, EVERY, IncrementTrust, increment_shape
 
 Message = dict[str, Any]
 CHATML = (
@@ -49,8 +49,8 @@ def test_after_some_checks_only_new_messages_are_rendered(make_tokenizer: MakeTo
         ours, truth, increments = play(tokenizer, 20)
         assert ours == truth
         shares.append(increments)
-    # Rounds 1, 2, 4, 8 and 16 are checked in the first conversations.
-    assert shares[0] < shares[-1] == 20
+    # Rounds 1, 2, 4, 8 and 16 are checked in the first conversations, and one use of each `EVERY` always.
+    assert shares[0] < 19 <= shares[-1]
 
 
 def test_a_template_that_rewrites_history_is_counted_whole(
@@ -146,6 +146,8 @@ def test_a_shape_is_trusted_after_its_checks_and_never_again_after_a_failure() -
     assert not trust.needs_check(shape, 5)
     # A doubling that was not checked yet.
     assert trust.needs_check(shape, 8)
+    used = CHECKS + 3
+    assert [use for use in range(used + 1, 3 * EVERY) if trust.needs_check(shape, 5)] == [EVERY, 2 * EVERY]
     assert not trust.broken
     trust.checked(shape, 8, agreed=False)
     assert trust.broken
