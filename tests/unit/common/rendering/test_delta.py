@@ -197,7 +197,7 @@ def test_arguments_as_text_where_the_calls_are_of_earlier_turns(make_tokenizer: 
     tokenizer = make_tokenizer(template.replace("m.role", "m.role ~ messages|length") + GENERATION)
     call = {"id": RESULT["tool_call_id"], "type": "function", "function": {"name": "add", "arguments": {"a": 15}}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-    history = [USER, calling, RESULT, {"role": "assistant", "content": "It is 38."}]
+    history: list[dict[str, Any]] = [USER, calling, RESULT, {"role": "assistant", "content": "It is 38."}]
     delta = tokenizer.render_delta([USER], sampled=tokenizer.closing, history=history)
     assert "user5\ngo on<|im_end|>" in tokenizer.decode(delta.glue_ids)
 
