@@ -33,7 +33,7 @@ from rolloutpool_common.store import Claim, Store
 from rolloutpool_common.store.records import compress, finish_fields
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.policy import TurnClient
-from rolloutpool_worker.policy.turn_client import ReplyHeaders, TurnAnswer
+from rolloutpool_worker.policy.turn_client import TurnAnswer, read_headers
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
@@ -64,7 +64,7 @@ class _Trainer:
         turn, offered = self.replies[self.asked], headers.get(HEADER_ECHO_DIGEST, "")
         self.asked += 1
         status, fields, data = _read(turn.delta if offered and offered == turn.digest.decode() else turn.whole)
-        return TurnAnswer(status, ReplyHeaders(fields), data, True, lambda: None)
+        return TurnAnswer(status, read_headers(fields), data, True, lambda: None)
 
 
 class _Engine(_Trainer):
@@ -81,7 +81,7 @@ class _Engine(_Trainer):
         else:
             data = _of_vllm(self.replies[self.asked].whole)
             self.asked += 1
-        return TurnAnswer(200, ReplyHeaders([]), data, True, lambda: None)
+        return TurnAnswer(200, {}, data, True, lambda: None)
 
 
 @lru_cache(maxsize=VARIANTS * max(LENGTHS))

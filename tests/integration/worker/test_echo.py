@@ -190,13 +190,13 @@ async def test_a_lie_comes_to_the_same_where_repeated_ids_are_not_read_again(
 ) -> None:
     outcomes = []
     skipped: list[int] = []
-    checked = reply._checked
 
-    def noted(document: Any, repeated: int, *args: Any, **options: Any) -> reply.Reply:
+    def noted(data: bytes, known: repeated_echo.EchoText | None) -> tuple[Any, int, repeated_echo.EchoText | None]:
+        document, repeated, text = repeated_echo.read(data, known)
         skipped.append(repeated)
-        return checked(document, repeated, *args, **options)
+        return document, repeated, text
 
-    monkeypatch.setattr(reply, "_checked", noted)
+    monkeypatch.setattr(reply, "read", noted)
     for worth_bytes in (2**40, 0):
         skipped.clear()
         monkeypatch.setattr(repeated_echo, "WORTH_BYTES", worth_bytes)
@@ -212,6 +212,7 @@ async def test_a_lie_comes_to_the_same_where_repeated_ids_are_not_read_again(
     assert skipped[0] == 0
     assert skipped[1] > 512
     if what == "honest":
+        assert all(skipped[1:])
         # On the batch API this trainer takes the offer from turn 3 on, and leaves the same ids out itself.
-        assert all(skipped[1:]) == v1
+        assert len(skipped) == 5 if v1 else len(skipped) < 5
         assert outcomes[0][0]["alignment"] is Alignment.EXACT

@@ -29,15 +29,15 @@ RESTORE_SESSION = "restore_session"
 UNKNOWN_SESSION = "unknown_session"
 """`error.type` of a trainer's 409: it has no session of this rollout, and would take `restore_session`."""
 
-_LOWEST_LOGPROB = -10_000.0
+LOWEST_LOGPROB = -10_000.0
 """Some servers write -9999 for minus infinity. What is lower is no log-probability: no sampled token comes near it."""
-_HIGHEST_LOGPROB = 1e-3
+HIGHEST_LOGPROB = 1e-3
 """A log-probability is at most 0. Rounding in half precision gives a little more."""
 
 _TokenIds = Annotated[list[Annotated[int, Strict()]], Field(fail_fast=True)]
 """Integers only: `true`, `"5"` and `5.0` are mistakes of a trainer, not ids."""
 _Logprobs = Annotated[
-    list[Annotated[float, Field(strict=True, ge=_LOWEST_LOGPROB, le=_HIGHEST_LOGPROB, allow_inf_nan=False)]],
+    list[Annotated[float, Field(strict=True, ge=LOWEST_LOGPROB, le=HIGHEST_LOGPROB, allow_inf_nan=False)]],
     Field(fail_fast=True),
 ]
 

@@ -174,24 +174,6 @@ class TurnHeaders:
             forked_from=None if forked is None else TurnKey.parse(forked),
         )
 
-    def write(self) -> dict[str, str]:
-        """Make the headers of a request."""
-        headers = {}
-        if self.key is not None:
-            headers[HEADER_IDEMPOTENCY] = str(self.key)
-        if self.attempt is not None:
-            headers[HEADER_ATTEMPT] = str(self.attempt)
-        if self.digest is not None:
-            headers[HEADER_DIGEST] = self.digest
-        if self.edited:
-            headers[HEADER_EDITED] = "1"
-        if self.echo is not None:
-            headers[HEADER_ECHO_PREFIX] = str(self.echo.prefix)
-            headers[HEADER_ECHO_DIGEST] = self.echo.digest
-        if self.forked_from is not None:
-            headers[HEADER_FORKED_FROM] = str(self.forked_from)
-        return headers
-
 
 def names_another_turn(said: Sequence[str], key: str | None) -> bool:
     """Tell whether a reply belongs to another request.

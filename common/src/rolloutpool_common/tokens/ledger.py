@@ -31,10 +31,18 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from typing import Literal
 
-from rolloutpool_common.tokens.arrays import float_array, id_array, id_bytes, id_hash, pack, unpack
+from rolloutpool_common.tokens.arrays import (
+    float_array,
+    float_bytes,
+    id_array,
+    id_bytes,
+    id_hash,
+    pack,
+    pack_bytes,
+    unpack,
+)
 from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind, first_difference
 from rolloutpool_common.tokens.entries import (
     Entry,
@@ -58,6 +66,8 @@ from rolloutpool_common.tokens.segments import Segment, SegmentKind, cut, mask_o
 
 __all__ = ["TokenLedger"]
 
+_EQUAL = EchoComparison(EchoKind.EQUAL, None)
+
 
 class TokenLedger:
     """The ids of one rollout with their provenance. Every append costs O(new ids)."""
@@ -72,8 +82,12 @@ class TokenLedger:
         self._shared = 0
         self._segments: list[Segment] = []
         self._head = 0
-        # The last sampled turn, and the id that ended it.
         self._turn: int | None = None
+        """The last turn that was sampled."""
+        self._turn_start = 0
+        """Where its ids begin in the context; they end at the head."""
+        self.cuts = 0
+        """How often ids were taken out of the context. As long as it stays, the context only grows."""
         self._hash = id_hash()
         self._head_hash = self._hash.copy()
 
@@ -125,9 +139,7 @@ class TokenLedger:
 
     def last_sampled(self, most: int) -> Sequence[int]:
         """Up to `most` of the last ids that the policy sampled in its last turn; empty if it sampled none."""
-        last = takewhile(lambda segment: segment.turn == self._turn, reversed(self._segments))
-        turn = [segment for segment in last if segment.kind is SegmentKind.SAMPLED]
-        return self._ids[max(turn[-1].start, turn[0].end - most) : turn[0].end] if turn else ()
+        return self._ids[max(self._turn_start, self._head - most) : self._head]
 
     @property
     def pending_glue(self) -> int:
@@ -191,11 +203,13 @@ class TokenLedger:
             LedgerOrder: The turn lies before the last one, or was sampled and other text follows it.
         """
         new, floats = id_array(ids), float_array(logprobs)
-        after = self._after(new)
+        data = id_bytes(new)
+        after = self._hash.copy()
+        after.update(data)
         entry = SampledEntry(
-            ids=pack(new),
+            ids=pack_bytes(data),
             after=after.hexdigest(),
-            logprobs=pack(floats),
+            logprobs=pack_bytes(float_bytes(floats)),
             turn=turn,
             policy_version=policy_version,
             train=train,
@@ -283,7 +297,7 @@ class TokenLedger:
                 self._refuse_earlier(entry.turn)
                 if not ids:
                     raise LedgerError("A text entry has no ids; a ledger writes none like it.")
-                self._extend(Segment(entry.kind, len(self), len(ids), entry.turn), ids)
+                self._extend(Segment(entry.kind, len(self._ids), len(ids), entry.turn), ids)
             case TailEntry():
                 self._apply_tail(entry, ids)
             case ForkEntry():
@@ -303,22 +317,22 @@ class TokenLedger:
         self._extend(Segment(SegmentKind.PROMPT, 0, len(ids), turn=0), ids)
 
     def _apply_sampled(self, entry: SampledEntry, ids: "array[int]", logprobs: "array[float]") -> None:
-        turn = entry.turn
+        turn, start, n = entry.turn, len(self._ids), len(ids)
         self._refuse_earlier(turn)
-        if len(ids) != len(logprobs):
+        if n != len(logprobs):
             raise TokenCountMismatch(
-                f"Turn {turn} has {len(ids)} sampled ids and {len(logprobs)} log-probabilities; the trainer must "
-                "return one per id."
+                f"Turn {turn} has {n} sampled ids and {len(logprobs)} log-probabilities; the trainer must return one "
+                "per id."
             )
         if not all(map(math.isfinite, logprobs)):
             raise BadLogprob(f"Turn {turn} has a log-probability that is not finite.")
-        if turn == self._turn and self._head != len(self):
+        if turn != self._turn:
+            self._turn_start = start
+        elif self._head != start:
             raise LedgerOrder(f"Turn {turn} was already sampled, and other text follows it.")
-        segment = Segment(
-            SegmentKind.SAMPLED, len(self), len(ids), turn, tuple(logprobs), entry.policy_version, entry.train
-        )
-        self._extend(segment, ids)
-        self._head, self._turn = len(self), turn
+        version, train = entry.policy_version, entry.train
+        self._extend(Segment(SegmentKind.SAMPLED, start, n, turn, tuple(logprobs), version, train), ids)
+        self._head, self._turn = start + n, turn
 
     def _apply_tail(self, entry: TailEntry, ids: "array[int]") -> None:
         if entry.keep < self._head:
@@ -362,6 +376,7 @@ class TokenLedger:
             self._segments.append(segment)
 
     def _truncate(self, keep: int) -> None:
+        self.cuts += 1
         del self._ids[keep:]
         self._segments = cut(self._segments, keep)
         self._shared = min(self._shared, keep)
@@ -390,7 +405,7 @@ class TokenLedger:
             raise LedgerOrder(f"The echo follows {prefix} ids, but the context has {len(self)}.")
         offset = first_difference(self._ids[prefix:], echo)
         if offset is None:
-            return EchoComparison(EchoKind.EQUAL, None)
+            return _EQUAL
         position = prefix + offset
         return EchoComparison(EchoKind.FORK if position < self._head else EchoKind.TAIL, position)
 

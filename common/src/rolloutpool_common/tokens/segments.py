@@ -1,8 +1,8 @@
 """Segments: runs of ids that have one origin. The mask of an id follows from its segment alone."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 __all__ = ["Segment", "SegmentKind", "cut", "mask_of"]
 
@@ -20,8 +20,7 @@ class SegmentKind(StrEnum):
     """The token that closes a turn whose policy sampled none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A run of ids with one origin, in the ledger's context."""
 
     kind: SegmentKind
@@ -62,7 +61,7 @@ def cut(segments: Sequence[Segment], end: int) -> list[Segment]:
     kept = [segment for segment in segments if segment.start < end]
     if kept and kept[-1].end > end:
         last = kept[-1]
-        kept[-1] = replace(last, n=end - last.start, logprobs=last.logprobs[: end - last.start])
+        kept[-1] = last._replace(n=end - last.start, logprobs=last.logprobs[: end - last.start])
     return kept
 
 

@@ -26,7 +26,6 @@ from rolloutpool_common.protocol.journal import (
     encode_record,
     parse_record,
     record_length,
-    zeros,
 )
 from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -209,11 +208,6 @@ def test_the_length_follows_texts_and_ids(record: JournalRecord) -> None:
         longer += record_length(replace(record, **({"message": message} if turn else {"messages": [message]})))
     entries = record_length(replace(record, **({"message": {}} if record is TURN else {"messages": []})))
     assert longer == 6000 + 3 * entries
-
-
-def test_a_mask_is_zeros_or_null() -> None:
-    plan = MaskPlan((3, 0), 0, 3)
-    assert [plan.first_mask, zeros(plan.lengths[1])] == [[0, 0, 0], None]
 
 
 @pytest.mark.parametrize("record", [TURN, OBSERVATION])

@@ -35,9 +35,9 @@ class Channel:
     async def ask_idempotent(self) -> bool:
         return False
 
-    def body(self, messages: MessageBytes, response_mask: list[int] | None) -> TurnBody:
+    def body(self, messages: MessageBytes, zeros: int) -> TurnBody:
         self.bodies += 1
-        return messages.body(orjson.dumps(response_mask))
+        return messages.body(orjson.dumps([0] * zeros or None))
 
     async def sample(self, call: TurnCall) -> Reply:
         self.calls.append(call)
@@ -98,7 +98,7 @@ async def test_a_planned_body_is_written_once_where_it_was_planned() -> None:
     plan = MaskPlan((3,), 3, None)
     asking = Planned(plan)
     planned, channel = await asking.plan(3), asking.channel
-    assert planned == PlannedTurn(plan, channel.body(asking.branch.history.wire, [0, 0, 0]).digest)
+    assert planned == PlannedTurn(plan, channel.body(asking.branch.history.wire, 3).digest)
     assert await asking.ask(3) == (REPLY, AskedTurn(3, plan, 3, offered=600))
     assert (channel.bodies, channel.calls[0].body.digest) == (2, planned.digest)
     assert channel.calls[0].known == KNOWN

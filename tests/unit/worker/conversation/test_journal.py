@@ -22,7 +22,7 @@ async def test_inherited_records_are_replayed_in_order_and_then_nothing(store: S
     (uid,) = await submit(store)
     place = Journal(store, await claim(store, uid), [TURN, OBSERVATION], Drain()).place(0)
     assert [place.replay(TurnRecord), place.replay(ObservationRecord)] == [TURN, OBSERVATION]
-    assert place.replay(TurnRecord) is None
+    assert not place.left
     assert not place.is_own
 
 
@@ -31,9 +31,10 @@ async def test_each_branch_replays_its_own_records(store: Store) -> None:
     other = replace(TURN, branch=1)
     journal = Journal(store, await claim(store, uid), [TURN, other, OBSERVATION], Drain())
     first, second, third = map(journal.place, range(3))
-    assert [second.replay(TurnRecord), second.replay(TurnRecord)] == [other, None]
+    assert second.replay(TurnRecord) == other
+    assert not second.left
     assert [first.replay(TurnRecord), first.replay(ObservationRecord)] == [TURN, OBSERVATION]
-    assert third.replay(TurnRecord) is None
+    assert not third.left
     await journal.write(replace(OBSERVATION, branch=1), turns=2)
     assert [place.is_own for place in (first, second, third)] == [False, True, False]
     assert second.entries == len(TURN.entries) + len(OBSERVATION.entries)

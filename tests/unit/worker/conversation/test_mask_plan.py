@@ -4,7 +4,7 @@ import pytest
 
 from rolloutpool_common.errors import MaskDisproved, MaskImpossible, TemplateRefusedTurn
 from rolloutpool_common.outcomes import FailureKind
-from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind, zeros
+from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_worker.conversation import mask_plan as masks
@@ -54,12 +54,6 @@ def test_auto_sends_what_a_trainer_that_keeps_ids_counts_where_no_other_mask_can
     assert plan == MaskPlan((20,), 20, -7, -3)
     # Its echo then shows what it is.
     assert masks.infer_kind(kind, plan, EchoKind.EQUAL, 20) is KEEPS
-
-
-def test_a_mask_is_zeros_or_null() -> None:
-    plan = MaskPlan((3, 0), 0, 3)
-    assert plan.first_mask == [0, 0, 0]
-    assert zeros(plan.lengths[1]) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.protocol.journal import TurnRecord
 from rolloutpool_common.protocol.result import Alignment, StopToken, ToolTime
-from rolloutpool_common.tokens.entries import ForkEntry
+from rolloutpool_common.tokens.entries import ForkEntry, SampledEntry
 from rolloutpool_worker.conversation.measures import Measures
 
 
@@ -30,15 +30,15 @@ def test_counts_and_times_add_up() -> None:
 
 def test_a_turn_gets_its_times_and_its_record_keeps_what_was_written() -> None:
     measures = Measures()
-    first, slow = turn(start_ms=12.0, llm_ms=2.04), ToolTime("add", 3.0, ok=True)
+    first, slow = turn(start_ms=12.0), ToolTime("add", 3.0, ok=True)
     measures.add_turn(first)
     measures.add_observation(replace(observation_record("x"), times=(slow, ToolTime("no", 0.1, ok=False))))
-    measures.add_turn(turn(llm_ms=1.0))
+    measures.add_turn(turn())
     # Messages of the environment are no tools.
     measures.add_observation(observation_record("y"))
-    times = [(one.start_ms, one.llm_ms, one.tools) for one in measures.turns]
-    assert times == [(12.0, 2.0, [slow, ToolTime("no", 0.1, ok=False)]), (None, 1.0, [])]
-    assert (first.summary.llm_ms, first.summary.tools) == (None, [])
+    times = [(one.start_ms, one.tools) for one in measures.reported_turns()]
+    assert times == [(12.0, [slow, ToolTime("no", 0.1, ok=False)]), (None, [])]
+    assert first.summary.tools == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,9 @@ def test_drift_is_counted_by_label(labels: list[str], counted: dict[str, int], a
 
 def test_a_fork_in_a_turn_s_entries_is_remembered() -> None:
     measures = Measures()
-    measures.add_turn(turn(entries=(ForkEntry(ids="", after="", keep=1),), drift="history_shortened"))
+    forked = ForkEntry(ids="", after="", keep=1)
+    sampled = SampledEntry(ids="", after="", logprobs="", turn=1)
+    measures.add_turn(turn(entries=(forked, sampled), drift="history_shortened"))
     measures.add_turn(turn())
     assert measures.alignment is Alignment.FORKED
 

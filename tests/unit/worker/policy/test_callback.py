@@ -1,6 +1,7 @@
 """How a turn is asked: the body and the headers, and when a call is repeated."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import Step, body, close, say, status
 
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
@@ -53,8 +55,8 @@ async def channel() -> AsyncIterator[Channel]:
     await made.client.aclose()
 
 
-def turn_of(asking: CallbackChannel, mask: list[int] | None = None) -> TurnCall:
-    return TurnCall(1, asking.body(MessageBytes(MESSAGES), mask))
+def turn_of(asking: CallbackChannel, zeros: int = 0) -> TurnCall:
+    return TurnCall(1, asking.body(MessageBytes(MESSAGES), zeros))
 
 
 async def test_the_request_names_rollout_turn_and_attempt(
@@ -74,12 +76,34 @@ async def test_the_request_names_rollout_turn_and_attempt(
     assert "authorization" not in asked.headers
 
 
+@pytest.mark.parametrize("mask", [1, 2, 3])
+@pytest.mark.parametrize("echo", [None, Echo(512, "ab" * 16)])
+async def test_a_trainer_reads_what_the_headers_say(
+    store: Store, channel: Channel, tokenizer: ChatTokenizer, mask: int, echo: Echo | None
+) -> None:
+    async with scripted_trainer(tokenizer, say("8")) as trainer:
+        asking = await channel.to(store, trainer)
+        forked_from = TurnKey("b9-7", 4) if mask == 3 else None
+        call = replace(turn_of(asking), mask=mask, echo=echo, edited=mask == 2, branch=mask - 1)
+        call.forked_from = forked_from
+        await asking.sample(call)
+        (asked,) = trainer.exchanges
+    assert TurnHeaders.parse({name.title(): value for name, value in asked.headers.items()}) == TurnHeaders(
+        key=TurnKey(channel.uid if mask == 1 else f"{channel.uid}~{mask - 1}", 1, mask),
+        attempt=2,
+        digest=call.body.digest,
+        edited=mask == 2,
+        echo=echo,
+        forked_from=forked_from,
+    )
+
+
 async def test_the_mask_is_part_of_the_body_and_of_its_digest(
     store: Store, channel: Channel, tokenizer: ChatTokenizer
 ) -> None:
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         asking = await channel.to(store, trainer)
-        none, two = turn_of(asking).body, turn_of(asking, [0, 0]).body
+        none, two = turn_of(asking).body, turn_of(asking, 2).body
     assert orjson.loads(two.data)["response_mask"] == [0, 0]
     assert b',"response_mask":[0,0]' in two.data
     assert none.digest != two.digest

@@ -63,7 +63,7 @@ async def test_a_turn_is_asked_as_openai_s_clients_ask(server: ChatServer, clien
     channel = channel_to(server.url("one"), client, callback_api_key=KEY)
     channel.shown = [TOOL]
     messages = [{**NORMAL, **ASK}]
-    reply = await channel.sample(TurnCall(1, channel.body(MessageBytes(messages), None)))
+    reply = await channel.sample(TurnCall(1, channel.body(MessageBytes(messages), 0)))
     assert server.of("one") == [{"model": "default", "messages": [ASK], "tools": [TOOL]}]
     assert server.keys[-1] == "b-0/1"
     (call,) = reply.message["tool_calls"]
@@ -84,7 +84,7 @@ def test_a_body_has_no_nulls_no_empty_list_and_text_for_arguments(client: TurnCl
         {**NORMAL, "role": "assistant", "tool_calls": calls, "reasoning_content": "hm"},
         {**NORMAL, "role": "tool", "content": "", "tool_call_id": "1"},
     ]
-    body = orjson.loads(channel.body(MessageBytes(messages), [0, 0]).data)
+    body = orjson.loads(channel.body(MessageBytes(messages), 2).data)
     assert list(body) == ["model", "messages"]
     assert body["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"a":1}'
     assert body["messages"][1]["tool_calls"][1]["function"]["arguments"] == "{}"
@@ -95,10 +95,10 @@ def test_a_body_has_no_nulls_no_empty_list_and_text_for_arguments(client: TurnCl
 def test_the_digest_tells_bodies_apart(client: TurnClient) -> None:
     channel = channel_to("http://127.0.0.1:9/v1", client)
     wire = MessageBytes([{**NORMAL, **ASK}])
-    first = channel.body(wire, None)
-    assert channel.body(wire, None) == first
+    first = channel.body(wire, 0)
+    assert channel.body(wire, 0) == first
     channel.shown = [TOOL]
-    assert channel.body(wire, None).digest != first.digest
+    assert channel.body(wire, 0).digest != first.digest
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, client
     refusals: list[Response] = [JSONResponse({}, status_code=503), JSONResponse({}, status_code=429)]
     server.change = lambda _: refusals.pop() if refusals else None
     try:
-        reply = await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), None)))
+        reply = await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), 0)))
     finally:
         server.change = None
     assert reply.message["content"] == "Hello."
@@ -136,7 +136,7 @@ async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, client
 async def test_a_refused_key_is_final(server: ChatServer, client: TurnClient) -> None:
     channel = channel_to(server.url("closed"), client, callback_api_key="wrong")
     with pytest.raises(TrainerStatusError, match="answered 401"):
-        await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), None)))
+        await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), 0)))
     assert server.of("closed") == []
 
 
@@ -146,10 +146,10 @@ async def test_the_breaker_counts_the_port_and_not_each_rollout_s_url(client: Tu
     for number in range(FAILURES):
         channel = channel_to(f"http://127.0.0.1:9/v1/rollouts/{number}", client, breakers)
         with pytest.raises((TrainerUnreachable, TrainerDown)):
-            await channel.sample(TurnCall(1, channel.body(turn, None)))
+            await channel.sample(TurnCall(1, channel.body(turn, 0)))
     other = channel_to("http://127.0.0.1:9/v1/rollouts/another", client, breakers)
     with pytest.raises(TrainerDown):
-        await other.sample(TurnCall(1, other.body(turn, None)))
+        await other.sample(TurnCall(1, other.body(turn, 0)))
 
 
 def test_a_message_with_an_image_is_no_reply() -> None:

@@ -25,7 +25,7 @@ from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint, origin_of
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 
-WHERE = "turn 1"
+WHERE, PATH = "turn 1", "/v1/chat/completions"
 LARGEST = ReplyLimits(1000)
 
 
@@ -73,7 +73,7 @@ async def test_an_error_says_whether_the_turn_may_be_asked_again(
         spec = await spec_of(store, trainer.url, idempotent=idempotent)
         endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST)
         with pytest.raises(error) as raised:
-            await endpoint.post(b"{}", {}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
     assert raised.value.retryable is (if_idempotent if idempotent else safe)
     assert WHERE in raised.value.message
 
@@ -102,11 +102,11 @@ async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
 ) -> None:
     async with scripted_trainer(tokenizer, close()) as trainer:
         trainers = IdempotentTrainers()
-        trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
+        trainers.hear(trainer.url, {"x-idempotent-turns": "true"})
         spec = await spec_of(store, trainer.url)
         endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerUnreachable) as raised:
-            await endpoint.post(b"{}", {}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
     assert raised.value.retryable
 
 
@@ -126,7 +126,7 @@ async def test_another_services_words_are_not_shown_to_the_caller(
     async with answering(refuse) as server:
         endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, server.url), reply_limits=LARGEST)
         with pytest.raises(TrainerStatusError) as raised:
-            await endpoint.post(b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
     assert raised.value.failure(1).message == "turn 1: the trainer answered 403" + (": root:hunter2" if named else "")
 
 
@@ -135,11 +135,11 @@ async def test_a_gateways_page_takes_no_promise_back(
 ) -> None:
     async with scripted_trainer(tokenizer, body(b"<html>"), announces=True) as trainer:
         trainers = IdempotentTrainers()
-        trainers.hear(trainer.url, {"X-Idempotent-Turns": "true"})
+        trainers.hear(trainer.url, {"x-idempotent-turns": "true"})
         spec = await spec_of(store, trainer.url)
         endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
         with pytest.raises(TrainerProtocolError, match="not JSON"):
-            await endpoint.post(b"{}", {}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
         assert trainers.said(trainer.url)
 
 
@@ -152,7 +152,7 @@ async def test_a_name_that_does_not_resolve_is_said(store: Store, kind: str) -> 
         endpoint = TrainerEndpoint(client, breakers, await spec_of(store, url), reply_limits=LARGEST)
         for _ in range(FAILURES):
             with pytest.raises(TrainerUnreachable, match=said) as raised:
-                await endpoint.post(b"{}", {}, WHERE)
+                await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
             assert raised.value.retryable
         assert {field.split("|")[1] for _, field, _ in take_rows() if field.startswith("model_call_")} == {"unresolved"}
         with pytest.raises(TrainerDown, match=said) as down:
@@ -172,9 +172,9 @@ async def test_the_answer_comes_whole_with_its_headers(
     async with scripted_trainer(tokenizer, status(200, x_policy_version="7")) as trainer:
         spec = await spec_of(store, trainer.url)
         endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST)
-        data, headers = await endpoint.post(b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
+        answer = await endpoint.ask("POST", PATH, b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
         (asked,) = trainer.exchanges
-    assert (data, headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
+    assert (answer.data, answer.headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
     assert (asked.path, asked.content) == ("/v1/chat/completions", b'{"a": 1}')
     assert asked.headers["x-name"].encode("latin-1").decode() == "ключ"
 
@@ -188,8 +188,8 @@ async def test_a_reply_of_many_objects_is_not_parsed_and_the_same_as_text_is(
     async with scripted_trainer(tokenizer, body(orjson.dumps({"arguments": arguments})), body(as_text)) as trainer:
         endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, trainer.url), reply_limits=limits)
         with pytest.raises(TrainerProtocolError, match=r"has 401 JSON objects, 300 are allowed; send .* as text"):
-            await endpoint.post(b"{}", {}, WHERE)
-        assert (await endpoint.post(b"{}", {}, WHERE))[0] == as_text
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
+        assert (await endpoint.ask("POST", PATH, b"{}", {}, WHERE)).data == as_text
 
 
 async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
@@ -198,10 +198,10 @@ async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
     endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
     for _ in range(FAILURES):
         with pytest.raises(TrainerUnreachable, match=r"no connection \(refused\)") as raised:
-            await endpoint.post(b"{}", {}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
         assert raised.value.retryable
     with pytest.raises(TrainerDown, match=r"5 calls in a row got no connection \(the last one: refused\)"):
-        await endpoint.post(b"{}", {}, WHERE)
+        await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ async def test_a_call_is_counted_by_how_it_ended(
         url = NOWHERE if step is None else trainer.url
         endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, url), reply_limits=LARGEST)
         with suppress(RolloutError):
-            await endpoint.post(b"{}", {}, WHERE)
+            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
     fields = {(place, *field.split("|")[1:]) for place, field, _ in take_rows() if field.startswith("model_call_")}
     assert {(place, found) for place, found, _ in fields} == {(url, outcome)}
     assert IN_MODEL_CALL.now == 0
@@ -238,8 +238,8 @@ async def test_a_call_that_is_never_made_is_not_counted(store: Store, client: Tu
         breakers.failed(NOWHERE, "refused")
     take_rows()
     with pytest.raises(TrainerDown):
-        await TrainerEndpoint(client, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).post(
-            b"{}", {}, WHERE
+        await TrainerEndpoint(client, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).ask(
+            "POST", PATH, b"{}", {}, WHERE
         )
     assert [field for _, field, _ in take_rows() if field.startswith("model_call_")] == []
 

@@ -5,10 +5,10 @@ import pytest
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
 
 A, B = "http://127.0.0.1:1", "http://127.0.0.1:2"
-PROMISE = {"X-Idempotent-Turns": "true"}
+PROMISE = {"x-idempotent-turns": "true"}
 
 
-@pytest.mark.parametrize(("headers", "said"), [(PROMISE, True), ({}, False), ({"X-Idempotent-Turns": "no"}, False)])
+@pytest.mark.parametrize(("headers", "said"), [(PROMISE, True), ({}, False), ({"x-idempotent-turns": "no"}, False)])
 def test_only_true_is_a_promise(headers: dict[str, str], said: bool) -> None:
     assert says_idempotent(headers) is said
 

@@ -138,7 +138,7 @@ def test_a_trainer_cannot_say_that_it_repeats() -> None:
 
 
 def test_a_reply_that_leaves_a_prefix_out_is_read_whole() -> None:
-    reply = parsed(body([*IDS, *NEW]), known_of(IDS), **{"X-Echo-Prefix-Length": "12"})
+    reply = parsed(body([*IDS, *NEW]), known_of(IDS), **{"x-echo-prefix-length": "12"})
     assert (reply.prefix, reply.repeated, reply.prompt_token_ids) == (12, 0, [*IDS, *NEW])
     assert reply.echo_text is None
 

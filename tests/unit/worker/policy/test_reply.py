@@ -1,12 +1,16 @@
 """A reply is taken as a whole or not at all, and the refusal names the place."""
 
+from copy import deepcopy
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_worker.policy.reply import as_count, parse_reply
+from rolloutpool_worker.policy.reply import _checked, _plain_reply, as_count, parse_reply
 
 WHERE = "turn 1 at http://trainer"
 
@@ -25,7 +29,7 @@ def document(**changes: Any) -> bytes:
 
 
 def test_a_right_reply_is_taken_with_what_its_headers_say() -> None:
-    headers = {"X-Keeps-Token-Ids": "TRUE", "X-Policy-Version": "7", "X-Echo-Prefix-Length": "2"}
+    headers = {"x-keeps-token-ids": "TRUE", "x-policy-version": "7", "x-echo-prefix-length": "2"}
     reply = parse_reply(document(), headers, WHERE, needs_prompt_ids=True)
     assert (reply.token_ids, reply.logprobs, reply.prompt_token_ids) == ([5, 6], [-0.5, -0.25], [1, 2, 3])
     assert (reply.message["content"], reply.finish_reason) == ("8", "stop")
@@ -88,3 +92,56 @@ def test_a_list_that_is_wrong_throughout_is_refused_at_its_first_value() -> None
 )
 def test_a_header_that_is_no_number_counts_as_missing(value: str | None, number: int | None) -> None:
     assert as_count(value) == number
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+ODD = st.sampled_from([
+    *(None, True, 0, 1, -1, 7.5, "", "x", "assistant", "user", "y" * 300, [], {}, [1], [CALL], [{**CALL, "type": "f"}]),
+    *([{**CALL, "id": ""}], [{**CALL, "index": 0}]),
+    [{"id": "c2", "function": {"name": "add", "arguments": {"a": [1]}}}],
+    *([-0.5], [-0.5, 0.1], [1e9], [True], ["5"], [2**40], {"a": 1}, [{"type": "text", "text": "t"}], ..., float("inf")),
+])  # fmt: skip
+PLACES = st.sampled_from([
+    *(["id"], ["created"], ["object"], ["model"], ["token_ids"], ["logprobs"], ["prompt_token_ids"]),
+    *(["policy_version"], ["other"], ["choices"], ["choices", 0], ["choices", 0, "index"]),
+    *(["choices", 0, "finish_reason"], ["choices", 0, "message"], ["choices", 0, "message", "role"]),
+    *(["choices", 0, "message", "content"], ["choices", 0, "message", "tool_calls"]),
+    *(["choices", 0, "message", "tool_call_id"], ["choices", 0, "message", "reasoning_content"]),
+])  # fmt: skip
+
+
+@given(st.lists(st.tuples(PLACES, ODD), max_size=3), st.sampled_from([None, [CALL]]))
+def test_the_quick_way_reads_what_the_models_read_and_leaves_the_rest_to_them(
+    changes: list[tuple[list[Any], Any]], calls: list[Any] | None
+) -> None:
+    reply: dict[str, Any] = orjson.loads(document())
+    reply["choices"][0]["message"]["tool_calls"] = calls
+    for (*way, last), value in changes:
+        at: Any = reply
+        for step in way:
+            at = at[step] if (isinstance(at, dict) and step in at) or (isinstance(at, list) and len(at) > 0) else None
+        if isinstance(at, dict) and value is ...:
+            at.pop(last, None)
+        elif isinstance(at, dict) or (isinstance(at, list) and at and isinstance(last, int)):
+            at[last] = None if value is ... else deepcopy(value)
+    quick = _plain_reply(deepcopy(reply))
+    try:
+        expected = _checked(reply, WHERE)
+    except (ValidationError, TrainerProtocolError):
+        assert quick is None
+    else:
+        assert quick is None or quick == expected
+        assert quick is not None or changes
+
+
+def test_the_quick_way_keeps_the_history_apart_from_what_tools_get() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": [1]}}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "so"}
+    reply = _plain_reply(orjson.loads(document(choices=[{"message": message}])))
+    assert reply is not None
+    assert reply.calls is not None
+    assert list(reply.message) == ["role", "content", "tool_calls", "tool_call_id", "reasoning_content"]
+    arguments = reply.calls[0].function.arguments
+    assert isinstance(arguments, dict)
+    arguments["a"].append(2)
+    assert reply.message["tool_calls"][0]["function"]["arguments"] == {"a": [1]}

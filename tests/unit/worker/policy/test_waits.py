@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -134,6 +136,17 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "SLOW_SECONDS", 0.05)
 
 
+@asynccontextmanager
+async def asking(rollout: waits.RolloutWaits, where: str) -> AsyncIterator[None]:
+    """As a channel asks."""
+    call = rollout.asks(where)
+    try:
+        yield
+    finally:
+        if (reported := call.end()) is not None:
+            await reported
+
+
 @pytest.mark.usefixtures("hurry")
 async def test_a_call_without_an_answer_is_noted_and_its_answer_takes_the_note_away(
     process: ProcessWaits, notes: Notes, clock: Clock, caplog: pytest.LogCaptureFixture
@@ -141,7 +154,7 @@ async def test_a_call_without_an_answer_is_noted_and_its_answer_takes_the_note_a
     rollouts = [process.of("b", f"b-{i}", URL, 1) for i in range(2)]
 
     async def ask(rollout: waits.RolloutWaits) -> None:
-        async with rollout.asked(f"turn 3 at {URL}"):
+        async with asking(rollout, f"turn 3 at {URL}"):
             while len(notes.own) < 4:
                 clock.now += 0.5
                 await asyncio.sleep(0.01)
@@ -173,7 +186,7 @@ async def test_a_call_that_ends_while_it_is_noted_leaves_no_later_note(process: 
     rollout = process.of("b", "b-0", URL, 1)
 
     async def ask() -> None:
-        async with rollout.asked("turn 1"):
+        async with asking(rollout, "turn 1"):
             await begun.wait()
         assert len(notes.own) == 1
         await rollout.worked()
@@ -191,10 +204,10 @@ async def test_a_quick_call_is_not_noted_and_a_cancelled_one_says_what_it_waited
     process: ProcessWaits, notes: Notes
 ) -> None:
     quick, slow = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
-    async with quick.asked("turn 1"):
+    async with asking(quick, "turn 1"):
         pass
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1), slow.asked("turn 2"):
+        async with asyncio.timeout(0.1), asking(slow, "turn 2"):
             await asyncio.sleep(60)
     assert {uid for uid, _ in notes.own} == {"b-1"}
     noted = len(notes.own)

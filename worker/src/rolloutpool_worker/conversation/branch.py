@@ -31,7 +31,6 @@ from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, P
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
-from rolloutpool_common.tokens.entries import Entry
 from rolloutpool_worker.conversation.attachments import TurnAttachments
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
@@ -41,12 +40,12 @@ from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.policy import Reply
-from rolloutpool_worker.tracing import RolloutTrace
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SampledTurn:
     """What the policy did in one turn."""
 
@@ -179,39 +178,39 @@ class Branch:
             StaleJournal: An earlier attempt did something else at this step.
             ClaimLost: The rollout is no longer this worker's.
         """
-        replayed = self._place.replay(TurnRecord)
-        if replayed is not None:
-            self.tokens.ledger.absorb(replayed.entries)
+        place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
+        if place.left:
+            replayed = place.replay(TurnRecord)
+            tokens.ledger.absorb(replayed.entries)
             # Before the turn's own message is appended: these are the messages that it was asked with.
-            self.tokens.resume(replayed.trainer, self.messages)
+            tokens.resume(replayed.trainer, self.messages)
             return self._apply_turn(replayed)
         turn = self.turns + 1
         bind_log(turn=turn)
         # A border: nothing is in flight, and the record has everything up to here.
         self._stop.check()
-        fork, certain = self.fork, self.certain
+        certain = self._claim.clean or place.is_own
         # A turn that a fork has of its parent is asked of nobody.
         asks = fork is None or turn >= fork.turn
         if asks and not certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
-        if asks:
-            await self._journal.note_calling()
+        if asks and not journal.called:
+            await journal.note_calling()
         start = time.perf_counter()
         # Until the record is durable, and not only until the reply is here: a reply that only this worker knows is lost
         # with it, and then the turn is in doubt.
         self.calling = asks
-        tokens = self.tokens
         try:
             reply, asked = await self._policy.ask(self, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
             train = train and (fork is None or fork.trains(turn))
-            echo = await tokens.ingest_reply(reply, self.messages, asked, train=train)
+            echo = await tokens.ingest_reply(reply, self.history.messages, asked, train=train)
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)
             raise
-        sampled = len(reply.token_ids)
+        claim, sampled, llm_ms = self._claim, len(reply.token_ids), (time.perf_counter() - start) * 1000
         summary = TurnSummary(
             turn=turn,
             prompt_tokens=len(tokens.ledger) - sampled,
@@ -223,28 +222,32 @@ class Branch:
             stop=tokens.stop_of(reply),
             policy_version=reply.policy_version,
             aborts=reply.aborts,
-            resampled=asks and not certain and self._claim.spec.token_in,
-            start_ms=round(self._claim.accepted_ms(start), 1),
+            resampled=asks and not certain and claim.spec.token_in,
+            start_ms=round(claim.accepted_ms(start), 1),
+            llm_ms=round(llm_ms, 1),
             difference=echo.difference,
         )
         record = TurnRecord(
             message=reply.message,
-            entries=self._new_entries(),
+            entries=tokens.ledger.entries_since(place.entries),
             trainer=tokens.kind,
-            zero_logprobs=not any(reply.logprobs) and not self._claim.spec.messages_only,
+            zero_logprobs=not any(reply.logprobs) and not claim.spec.messages_only,
             summary=summary,
-            llm_ms=(time.perf_counter() - start) * 1000,
+            llm_ms=llm_ms,
             branch=self.number,
         )
-        self._trace.chat(turn, start, summary=summary)
-        self.attachments.add(reply.attachments)
-        self._log_turn(record)
+        if self._trace is not NO_TRACE:
+            self._trace.chat(turn, start, summary=summary)
+        if reply.attachments:
+            self.attachments.add(reply.attachments)
+        if _log.isEnabledFor(logging.DEBUG):
+            self._log_turn(record)
         result = self._apply_turn(record, reply.calls)
-        await self._write(record)
+        await journal.write(record, turns=len(self.measures.turns))
         self.calling = False
         # Protocol v1 has no batch whose other rollouts would need to know it.
-        if not self._claim.spec.v1 and self._policy.is_news(self._claim.batch_id):
-            await self._journal.note_idempotent()
+        if not claim.spec.v1 and self._policy.is_news(claim.batch_id):
+            await journal.note_idempotent()
         return result
 
     async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -264,8 +267,8 @@ class Branch:
             ClaimLost: The rollout is no longer this worker's.
         """
         before = list(self.messages)
-        record = self._place.replay(EditRecord)
-        if record is not None:
+        if self._place.left:
+            record = self._place.replay(EditRecord)
             self.tokens.ledger.absorb(record.entries)
             self.history.replace(record.messages)
             self._note_edit(before, record.planned)
@@ -281,7 +284,9 @@ class Branch:
             self.history.replace(before)
             raise
         self._note_edit(before, planned)
-        await self._write(EditRecord(messages=whole, entries=self._new_entries(), planned=planned, branch=self.number))
+        entries = self.tokens.ledger.entries_since(self._place.entries)
+        record = EditRecord(messages=whole, entries=entries, planned=planned, branch=self.number)
+        await self._journal.write(record, turns=len(self.measures.turns))
 
     async def _observe(
         self,
@@ -315,7 +320,7 @@ class Branch:
             raise
         record = ObservationRecord(
             messages=messages,
-            entries=self._new_entries(),
+            entries=self.tokens.ledger.entries_since(self._place.entries),
             planned=planned,
             tools_ms=tools_ms,
             tool_calls=tool_calls,
@@ -327,13 +332,13 @@ class Branch:
         RENDER_SECONDS.observe(time.perf_counter() - start)
         self.measures.add_observation(record)
         self.planned = planned
-        await self._write(record)
+        await self._journal.write(record, turns=len(self.measures.turns))
 
     def _replay_observation(self) -> bool:
         """Applies the step's record, if an earlier attempt has made it; says whether."""
-        record = self._place.replay(ObservationRecord)
-        if record is None:
+        if not self._place.left:
             return False
+        record = self._place.replay(ObservationRecord)
         self.tokens.ledger.absorb(record.entries)
         self.measures.add_observation(record)
         self.planned = record.planned
@@ -348,7 +353,7 @@ class Branch:
         """Counts a turn; `calls` are those of its message, where they were read already."""
         self.turns += 1
         self.measures.add_turn(record)
-        self.history.append([record.message])
+        self.history.append((record.message,))
         self.planned = None
         if calls is None:
             calls = Message.model_validate(record.message).tool_calls or []
@@ -374,20 +379,12 @@ class Branch:
             return True
         return await self._policy.ask_idempotent()
 
-    async def _write(self, record: TurnRecord | ObservationRecord | EditRecord) -> None:
-        await self._journal.write(record, turns=len(self.measures.turns))
-
-    def _new_entries(self) -> tuple[Entry, ...]:
-        return self.tokens.ledger.entries_since(self._place.entries)
-
     def _log_turn(self, record: TurnRecord) -> None:
-        # The line lists every segment of the context, which would be work for nothing at each turn.
-        if _log.isEnabledFor(logging.DEBUG):
-            before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
-            runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
-            log_event(
-                _log, logging.DEBUG, "turn sampled", summary=repr(record.summary), prompt_before=before, segments=runs
-            )
+        before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None
+        runs = " ".join(f"{s.kind}:{s.n}={int(s.trained)}" for s in self.tokens.ledger.segments)
+        log_event(
+            _log, logging.DEBUG, "turn sampled", summary=repr(record.summary), prompt_before=before, segments=runs
+        )
 
 
 def refuse_ambiguous(turn: int) -> AmbiguousTurn:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
-from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, zeros
+from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
 from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
@@ -65,10 +65,10 @@ class CallbackPolicy:
         """Decides with which masks a turn is tried; see `Policy.plan`."""
         wire, fork = branch.history.wire, branch.fork
         if fork is not None and turn == fork.turn:
-            body = self._channel.body(wire, None, fork.prompt(branch.tokens))
+            body = self._channel.body(wire, 0, fork.prompt(branch.tokens))
             return PlannedTurn(_NO_MASK, body.digest, edited)
         plan = await branch.tokens.plan_mask(branch.messages, turn, edited=edited)
-        body = self._bodies[branch.number] = self._channel.body(wire, plan.first_mask)
+        body = self._bodies[branch.number] = self._channel.body(wire, plan.lengths[0])
         return PlannedTurn(plan, body.digest, edited)
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
@@ -77,38 +77,45 @@ class CallbackPolicy:
         Raises:
             MaskImpossible: The trainer refuses `exact`, and `rerender` is negative.
         """
-        planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
+        planned, tokens = branch.planned, branch.tokens
         if branch.fork is not None and turn == branch.fork.turn:
             return await self._ask_fork(branch, branch.fork)
         if planned is None:
-            call = TurnCall(turn, self._channel.body(wire, None), branch=branch.number)
+            call = TurnCall(turn, self._channel.body(branch.history.wire, 0), branch=branch.number)
             return await self._channel.sample(call), AskedTurn(turn)
-        plan, tried, replanned = planned.plan, 0, False
-        lengths = list(plan.lengths)
+        plan, edited = planned.plan, planned.edited
+        echo = tokens.offer_prefix(turn, edited=edited)
+        call = TurnCall(
+            turn,
+            self._planned_body(branch, planned, turn),
+            edited=edited,
+            echo=echo,
+            known=tokens.known_echo(),
+            branch=branch.number,
+        )
+        left, replanned = list(plan.lengths), False
         while True:
-            length, tried = lengths[tried], tried + 1
-            body = self._planned_body(branch, planned, turn) if tried == 1 else self._channel.body(wire, zeros(length))
-            echo = tokens.offer_prefix(turn, edited=planned.edited)
-            # Another mask is another body, and a trainer refuses that under the key of the first (409). `mask` makes
-            # another key.
-            known = tokens.known_echo()
-            call = TurnCall(turn, body, mask=tried, edited=planned.edited, echo=echo, known=known, branch=branch.number)
+            length = left.pop(0)
             try:
                 reply = await self._sample(call, tokens)
             except TrainerStatusError as error:
                 if error.http_status != MASK_REFUSED:
                     raise
-                if tried == len(lengths) and not replanned:
+                if not left and not replanned:
                     plan, replanned = await tokens.replan(branch.messages, planned), True
-                    lengths += plan.lengths
-                if tried == len(lengths):
+                    left += plan.lengths
+                if not left:
                     # This trainer counts `rerender`, which no mask can express.
                     if plan.rerender is not None and plan.rerender < 0:
                         raise impossible(plan.rerender, turn) from error
                     raise
-                log_event(_log, logging.INFO, "mask refused", length=length, next_length=lengths[tried])
+                log_event(_log, logging.INFO, "mask refused", length=length, next_length=left[0])
+                # Another mask is another body, and a trainer refuses that under the key of the first (409). `mask`
+                # makes another key.
+                body = self._channel.body(branch.history.wire, left[0])
+                call = replace(call, body=body, mask=call.mask + 1)
                 continue
-            return reply, AskedTurn(turn, plan, length, planned.edited, 0 if echo is None else echo.prefix)
+            return reply, AskedTurn(turn, plan, length, edited, 0 if echo is None else echo.prefix)
 
     async def _sample(self, call: TurnCall, tokens: TokenTrack) -> Reply:
         """Asks once; and once more, with the ids so far, if the trainer has forgotten the session."""
@@ -126,7 +133,7 @@ class CallbackPolicy:
         """Asks the first turn of a fork: with the ids that the parent's turn was sampled after, or else without."""
         planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
         turn, prompt = fork.turn, fork.prompt(tokens)
-        body = self._channel.body(wire, None, prompt)
+        body = self._channel.body(wire, 0, prompt)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         fork.reach(tokens)
@@ -138,14 +145,14 @@ class CallbackPolicy:
             if error.http_status not in KEY_REFUSED or prompt is None:
                 raise
             log_event(_log, logging.INFO, "prompt ids refused", status=error.http_status)
-        plain = TurnCall(turn, self._channel.body(wire, None), mask=2, forked_from=origin)
+        plain = TurnCall(turn, self._channel.body(wire, 0), mask=2, forked_from=origin)
         return await self._channel.sample(plain), asked
 
     def _planned_body(self, branch: Branch, planned: PlannedTurn, turn: int) -> TurnBody:
         # Forgotten once it is used: it is as long as the history, and no second call needs it.
         body = self._bodies.pop(branch.number, None)
         if body is None or body.digest != planned.digest:
-            body = self._channel.body(branch.history.wire, planned.plan.first_mask)
+            body = self._channel.body(branch.history.wire, planned.plan.lengths[0])
         if body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         return body

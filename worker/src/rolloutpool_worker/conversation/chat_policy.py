@@ -69,11 +69,11 @@ class ChatPolicy:
     async def plan(self, branch: Branch, turn: int, *, edited: bool = False) -> PlannedTurn:
         """Notes the request of a turn; see `Policy.plan`."""
         del turn
-        return PlannedTurn(MaskPlan((), 0, None), self._channel.body(branch.history.wire, None).digest, edited)
+        return PlannedTurn(MaskPlan((), 0, None), self._channel.body(branch.history.wire, 0).digest, edited)
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
         """Asks a turn; see `Policy.ask`. The reply has no ids."""
-        planned, body = branch.planned, self._channel.body(branch.history.wire, None)
+        planned, body = branch.planned, self._channel.body(branch.history.wire, 0)
         edited = planned is not None and planned.edited
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")

@@ -21,8 +21,7 @@ Every `FULL_ECHO_EVERY` turns, and on the first two and the last one, the whole 
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolloutpool_common.errors import (
     AlignmentUnverified,
@@ -53,8 +52,7 @@ DELTA_ECHO_FROM = 512
 """Ids; a shorter prompt costs less than the headers."""
 
 
-@dataclass(frozen=True)
-class AskedTurn:
+class AskedTurn(NamedTuple):
     """A turn as the trainer has accepted it; its reply is checked against this."""
 
     turn: int
@@ -69,8 +67,7 @@ class AskedTurn:
     """Length of the prefix that the echo may leave out."""
 
 
-@dataclass(frozen=True)
-class VerifiedEcho:
+class VerifiedEcho(NamedTuple):
     """What the echo of a later turn has shown."""
 
     label: DriftLabel
@@ -167,8 +164,9 @@ class EchoVerifier:
         if echo is None:
             return VerifiedEcho(self._unverified(turn), None)
         self.check_vocabulary("prompt_token_ids", echo, turn)
-        self._check_prefix(reply.prefix, echo, asked)
-        comparison = ledger.compare(echo, prefix=reply.skipped)
+        if reply.prefix:
+            self._check_prefix(reply.prefix, echo, asked)
+        comparison = ledger.compare(echo, prefix=reply.prefix + reply.repeated)
         # The usual case costs one comparison and no label.
         if comparison.first_difference is None:
             return VerifiedEcho(DriftLabel.EDITED if asked.edited else DriftLabel.NONE, comparison)
@@ -220,10 +218,10 @@ class EchoVerifier:
 
     def _check_prefix(self, prefix: int, echo: Sequence[int], asked: AskedTurn) -> None:
         # Only the offered length has a digest, and so a proof that the ids left out are ours.
-        if prefix not in (0, asked.offered):
+        if prefix != asked.offered:
             raise TrainerProtocolError(f"turn {asked.turn}: the reply leaves out {prefix} ids, which were not offered")
         # Such an echo would put the prefix into the context twice.
-        if prefix and len(echo) >= prefix and echo[:prefix] == self._ledger.ids[:prefix]:
+        if len(echo) >= prefix and echo[:prefix] == self._ledger.ids[:prefix]:
             raise TrainerProtocolError(
                 f"turn {asked.turn}: the reply says that it leaves out {prefix} ids, and has them"
             )

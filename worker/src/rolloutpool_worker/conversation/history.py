@@ -59,6 +59,8 @@ class History:
         return self.messages[: self._turn_end]
 
     def _with_tool_names(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not any(m["role"] == "tool" and "name" not in m for m in messages):
+            return messages
         # Some templates print the name of the tool that was called; protocol v1's messages do not have it.
         # The last message with calls is the one that these tool messages answer.
         calls: list[dict[str, Any]] = next(

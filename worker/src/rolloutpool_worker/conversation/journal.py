@@ -29,7 +29,7 @@ from rolloutpool_common.protocol.journal import (
     ObservationRecord,
     TurnRecord,
 )
-from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError
+from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError, StoreFull, StoreUnavailable
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
@@ -47,32 +47,28 @@ class RecordPlace:
 
     def __init__(self, inherited: Sequence[tuple[int, JournalRecord]]) -> None:
         """`inherited` are the branch's records that earlier attempts wrote, each with its number."""
-        self._left = deque(inherited)
+        self.left = deque(inherited)
+        """The records of steps that the agent has not come to yet."""
         self.is_own = False
         """Whether this attempt has written anything of the branch itself."""
         self.entries = 0
         """How many of the branch's ledger's entries the records hold, up to where the agent is."""
 
-    def replay(self, kind: type[Kind]) -> Kind | None:
-        """Takes the next inherited record, for a step that an earlier attempt has made.
+    def replay(self, kind: type[Kind]) -> Kind:
+        """Takes the next record that is left, for a step that an earlier attempt has made.
 
         Args:
             kind: The kind of record that this step writes.
 
-        Returns:
-            The record; None after the last one, so that the step must really happen.
-
         Raises:
             StaleJournal: The next record is of another kind.
         """
-        if not self._left:
-            return None
-        number, record = self._left[0]
+        number, record = self.left[0]
         if not isinstance(record, kind):
             raise StaleJournal(
                 f"record {number} is {type(record).__name__}, not {kind.__name__}: {StaleJournal.__doc__}"
             )
-        self._left.popleft()
+        self.left.popleft()
         # With the records, so that the next step's new ledger entries begin after these.
         self.entries += len(record.entries)
         return record
@@ -112,7 +108,7 @@ class Journal:
         self._inherited = len(records)
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._places: dict[int, RecordPlace] = {}
-        self._called = claim.called
+        self.called = claim.called
 
     @property
     def inherited(self) -> Sequence[JournalRecord]:
@@ -139,15 +135,17 @@ class Journal:
             StoreError: The store does not answer, and this process shuts down.
         """
         # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
-        self._records.append(record)
+        records, store, claim = self._records, self._store, self._claim
+        records.append(record)
         self._turns = turns
         self.place(record.branch).wrote(record)
-        if (store := self._store) is not None:
-            await retry_store(
-                self._drain,
-                self._claim.uid,
-                lambda: store.rollouts.journal(self._claim, self._records, turns=turns),
-            )
+        if store is not None:
+            try:
+                await store.rollouts.journal(claim, records, turns=turns)
+            except (StoreUnavailable, StoreFull) as error:
+                await retry_store(
+                    self._drain, claim.uid, lambda: store.rollouts.journal(claim, records, turns=turns), after=error
+                )
         # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:
             self._after_write()
@@ -161,9 +159,9 @@ class Journal:
             ClaimLost: The rollout is no longer this worker's.
             StoreError: The store does not answer, and this process shuts down.
         """
-        if not self._called and (store := self._store) is not None:
+        if not self.called and (store := self._store) is not None:
             await retry_store(self._drain, self._claim.uid, lambda: store.model_calls.note(self._claim))
-            self._called = True
+            self.called = True
 
     async def take_back_calling(self, *, certain: bool) -> None:
         """Notes durably that nothing was asked after all, where a call was noted.
@@ -174,13 +172,13 @@ class Journal:
         Raises:
             StoreError: The store does not answer, and this process shuts down.
         """
-        if self._called and (store := self._store) is not None:
+        if self.called and (store := self._store) is not None:
             await retry_store(
                 self._drain,
                 self._claim.uid,
                 lambda: store.model_calls.take_back(self._claim, certain=certain),
             )
-            self._called = False
+            self.called = False
 
     async def is_idempotent(self) -> bool:
         """Whether the rollout's trainer has promised in this batch that asking a turn again is safe."""

@@ -10,7 +10,7 @@ from rolloutpool_common.protocol.environments import EnvironmentFacts, Environme
 from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import RecordedEdit, RecordedStep, turn_digest
-from rolloutpool_common.protocol.result import Alignment, StopToken, TurnSummary
+from rolloutpool_common.protocol.result import Alignment, StopToken, ToolTime, TurnSummary
 from rolloutpool_common.tokens.entries import ForkEntry, SampledEntry
 
 __all__ = ["Measures", "PastRecord"]
@@ -65,6 +65,9 @@ class Measures:
     traced: bool = False
     """Whether `trace` is kept; protocol v1's clients ask for it."""
     turns: list[TurnSummary] = field(default_factory=list)
+    """As their records have them."""
+    tools: dict[int, list[ToolTime]] = field(default_factory=dict)
+    """What followed a turn, by where it stands among `turns`."""
     last: dict[int, int] = field(default_factory=dict)
     """By branch: where its last turn stands among `turns`."""
     drift: Counter[str] = field(default_factory=Counter)
@@ -93,17 +96,19 @@ class Measures:
         Args:
             record: Of the turn, replayed or new.
         """
-        # A copy: what follows the turn is added to it, and the record stays as it was written.
-        summary = record.summary.model_copy(update={"llm_ms": round(record.llm_ms, 1)})
+        summary = record.summary
         self.last[record.branch] = len(self.turns)
         self.turns.append(summary)
         self.sampled_tokens += summary.sampled_tokens
         self.llm_ms += record.llm_ms
         self.zero_logprobs = self.zero_logprobs and record.zero_logprobs
-        self.max_context = max(self.max_context, summary.prompt_tokens + summary.sampled_tokens)
+        context = summary.prompt_tokens + summary.sampled_tokens
+        self.max_context = max(self.max_context, context)
         if summary.drift not in NO_DRIFT:
             self.drift[summary.drift] += 1
-        self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)
+        # Most turns have one entry, of what was sampled.
+        if len(record.entries) > 1:
+            self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)
         if self.past is not None:
             self.past.add_turn(record)
         if self.traced:
@@ -126,17 +131,25 @@ class Measures:
         """
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
-        self.tool_warnings.update(record.warnings)
+        if record.warnings:
+            self.tool_warnings.update(record.warnings)
         if record.environment is not None:
             self.steps += record.environment.steps
             if self.past is not None:
                 self.past.add_steps(len(self.turns), record.environment)
         last = self.last[record.branch]
         if record.times:
-            self.turns[last].tools = [*record.times]
+            self.tools[last] = [*record.times]
         # Messages that an agent appends without tools are no results.
         if self.trace and record.tool_calls:
             self.trace[last]["tool_results"] = record.messages
+
+    def reported_turns(self) -> list[TurnSummary]:
+        """Returns the turns with the tools that followed each."""
+        found = list(self.turns)
+        for place, tools in self.tools.items():
+            found[place] = found[place].model_copy(update={"tools": tools})
+        return found
 
     @property
     def alignment(self) -> Alignment | None:

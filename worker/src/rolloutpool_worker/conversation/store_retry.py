@@ -26,27 +26,36 @@ WARNINGS = 5
 T = TypeVar("T")
 
 
-async def retry_store(drain: Drain, uid: str, call: Callable[[], Awaitable[T]]) -> T:
+async def retry_store(
+    drain: Drain,
+    uid: str,
+    call: Callable[[], Awaitable[T]],
+    *,
+    after: StoreUnavailable | StoreFull | None = None,
+) -> T:
     """Calls the store until it answers.
 
     Args:
         drain: Once it has begun, the next failure is raised.
         uid: The rollout, for the log.
         call: Makes the call; must be harmless when it arrives twice, because a lost answer looks like an outage.
+        after: How a first call has failed, which the caller made itself.
 
     Raises:
         StoreUnavailable: If the process shuts down while Redis does not answer.
         StoreFull: If the process shuts down while Redis is out of memory.
     """
-    failures = 0
+    failed, failures = after, 0
     while True:
+        if failed is not None:
+            # A process that shuts down must end within its drain time, and the reconciler then finds the claim.
+            if drain.begun:
+                raise failed
+            failures += 1
+            if failures <= WARNINGS:
+                log_event(_log, logging.WARNING, "rollout waits for the store", rollout_uid=uid, error=failed.message)
+            await asyncio.sleep(BACKOFF.delay_s(failures))
         try:
             return await call()
         except (StoreUnavailable, StoreFull) as error:
-            # A process that shuts down must end within its drain time, and the reconciler then finds the claim.
-            if drain.begun:
-                raise
-            failures += 1
-            if failures <= WARNINGS:
-                log_event(_log, logging.WARNING, "rollout waits for the store", rollout_uid=uid, error=error.message)
-            await asyncio.sleep(BACKOFF.delay_s(failures))
+            failed = error

@@ -4,9 +4,9 @@ The ledger begins with the trainer's own first prompt. Sampled ids are kept verb
 Every echo is checked (`echo.py`) before the reply is used.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, TemplateUnusable
@@ -22,7 +22,7 @@ from rolloutpool_worker.conversation import mask_plan as masks
 from rolloutpool_worker.conversation.compared_tools import compare_tools
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier, VerifiedEcho, proved
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
-from rolloutpool_worker.conversation.off_loop import change_off_loop, off_loop, rendering_size
+from rolloutpool_worker.conversation.off_loop import OFF_LOOP, change_off_loop, off_loop, rendering_size
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
 from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
@@ -84,8 +84,8 @@ class TokenTrack:
         """Whether the trainer itself has said whether it keeps ids."""
         self._echoes = EchoVerifier(spec, tokenizer, self.ledger, tools)
         self._first: FirstPrompt | None = None
-        self._echoed: tuple[EchoText, bytes] | None = None
-        """The text of the last echo that was read, and the digest of its ids."""
+        self._echoed: tuple[EchoText, int] | None = None
+        """The text of the last echo that was read, and how often the ledger had cut its context by then."""
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -188,9 +188,9 @@ class TokenTrack:
         """The text by which the next reply's prompt is known without reading it; None where the ledger has changed."""
         if self._echoed is None:
             return None
-        text, digest = self._echoed
-        # An edit takes ids out of the context. Then the text says nothing of what is there now.
-        return text if text.ids <= len(self.ledger) and self.ledger.digest_of(text.ids) == digest else None
+        text, cuts = self._echoed
+        # An edit or a fork takes ids out of the context. Then the text says nothing of what is there now.
+        return text if cuts == self.ledger.cuts else None
 
     def _known(self, edited: bool) -> int:
         """How many ids of the next prompt the trainer does not count as new."""
@@ -256,10 +256,10 @@ class TokenTrack:
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         if echo is None or verified.comparison is None:
             return verified
-        plan, sent = asked.plan, asked.mask_length
+        plan, sent, skipped = asked.plan, asked.mask_length, reply.prefix + reply.repeated
         # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
         if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
-            new = reply.skipped + len(echo) - self._known(asked.edited)
+            new = skipped + len(echo) - self._known(asked.edited)
             forked = verified.comparison.kind is EchoKind.FORK and not asked.edited
             if forked and plan.rerender is None and self.kind is TrainerKind.UNKNOWN:
                 # It was not counted (`Agreement`), and without it the two forms of rendering again look alike.
@@ -278,8 +278,9 @@ class TokenTrack:
                     raise proved(disproved, verified.difference) from None
         if self.kind is not TrainerKind.KEEPS_IDS:
             parses = self.kind is TrainerKind.RERENDERS_PARSED
-            self._opened.report(messages, reply.skipped + len(echo), parsed=parses)
-        self.ledger.accept_echo(echo, prefix=reply.skipped)
+            self._opened.report(messages, skipped + len(echo), parsed=parses)
+        if verified.comparison.first_difference is not None:
+            self.ledger.accept_echo(echo, prefix=skipped)
         self._remember(reply)
         return verified
 
@@ -293,7 +294,7 @@ class TokenTrack:
     def _remember(self, reply: Reply) -> None:
         """Keeps the text of an echo that the ledger has just accepted; nothing is sampled after it yet."""
         if reply.echo_text is not None and reply.echo_text.ids == len(self.ledger):
-            self._echoed = reply.echo_text, self.ledger.digest
+            self._echoed = reply.echo_text, self.ledger.cuts
 
     def _first_prompt(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> FirstPrompt:
         return FirstPrompt(
@@ -335,19 +336,27 @@ class TokenTrack:
             self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
         tools = await self._shown_tools() if self._reads_tools else None
         size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
-        delta = await off_loop(size, self._render, messages, past, turn, tools)
+        if size > OFF_LOOP:
+            delta = await asyncio.to_thread(self._render, messages, past, turn, tools)
+        else:
+            delta = self._render(messages, past, turn, tools)
         if delta.use is not None:
             self._uses.add(delta.use)
-        await change_off_loop(len(delta.glue_ids), self._write_delta, delta, turn)
+        if len(delta.glue_ids) > OFF_LOOP:
+            await change_off_loop(len(delta.glue_ids), self._write_delta, delta, turn)
+        else:
+            self._write_delta(delta, turn)
 
     def _write_delta(self, delta: Delta, turn: int) -> None:
         # Messages after this turn were rendered before, and `delta` has them too. It replaces that render; appended, it
         # would say them twice.
-        if self.ledger.pending_glue:
-            self.ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=self.ledger.head)
+        ledger = self.ledger
+        if ledger.pending_glue:
+            ledger.accept_echo([*delta.close_ids, *delta.glue_ids], prefix=ledger.head)
             return
-        self.ledger.append_close(delta.close_ids, turn=turn)
-        self.ledger.append_glue(delta.glue_ids, turn=turn)
+        if delta.close_ids:
+            ledger.append_close(delta.close_ids, turn=turn)
+        ledger.append_glue(delta.glue_ids, turn=turn)
 
     def _render(
         self,
@@ -357,14 +366,17 @@ class TokenTrack:
         tools: list[dict[str, Any]] | None,
     ) -> Delta:
         sampled, kwargs = self.ledger.last_sampled(SAMPLED_TAIL), self._spec.template_kwargs
-        render = partial(self._tokenizer.render_delta, sampled=sampled, tools=tools, template_kwargs=kwargs)
         try:
-            return render(messages, history=past)
+            return self._tokenizer.render_delta(
+                messages, sampled=sampled, tools=tools, template_kwargs=kwargs, history=past
+            )
         except WRITTEN_BY_OTHERS as refused:  # a user or a tool has, so the policy is not at fault
             raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
         except TemplateRefused as refused:
             try:
-                render(PLAIN_RESULT, history=PLAIN_CALL)
+                self._tokenizer.render_delta(
+                    PLAIN_RESULT, sampled=sampled, tools=tools, template_kwargs=kwargs, history=PLAIN_CALL
+                )
             except TemplateRefused:
                 raise TemplateUnusable(f"turn {turn}: {refused.message}") from None
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.

@@ -10,8 +10,7 @@ and the tail are new to the digest.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,8 +21,7 @@ __all__ = ["MessageBytes", "TurnBody"]
 _HEAD = b'{"model":%b,"messages":[' % orjson.dumps(CompletionsRequest.model_fields["model"].default)
 
 
-@dataclass(frozen=True)
-class TurnBody:
+class TurnBody(NamedTuple):
     """The body of one request to the trainer, and its digest."""
 
     data: bytes

@@ -11,7 +11,7 @@ Messages go out, `prompt_token_ids` and `token_ids` come back. One turn takes th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -25,14 +25,25 @@ from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.completions import CompletionsRequest
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
-from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey, branch_name
+from rolloutpool_common.protocol.turn_headers import (
+    HEADER_ATTEMPT,
+    HEADER_DIGEST,
+    HEADER_ECHO_DIGEST,
+    HEADER_ECHO_PREFIX,
+    HEADER_EDITED,
+    HEADER_FORKED_FROM,
+    HEADER_IDEMPOTENCY,
+    Echo,
+    TurnKey,
+    branch_name,
+)
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
-from rolloutpool_worker.policy.turn_client import TurnClient
+from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
@@ -64,7 +75,7 @@ async def ungated(*, midway: bool = False, weights: str | None = None) -> None:
     del midway, weights
 
 
-@dataclass(frozen=True)
+@dataclass
 class TurnCall:
     """One turn to be sampled."""
 
@@ -86,6 +97,9 @@ class TurnCall:
 
 class CallbackChannel:
     """Asks the trainer of one rollout for its turns."""
+
+    path = "/v1/chat/completions"
+    """Below the trainer's URL."""
 
     def __init__(
         self,
@@ -129,6 +143,11 @@ class CallbackChannel:
         self._uid = uid
         self._attempt = attempt
         self._attempts = 1 if spec.v1 else attempts
+        self._constant_headers = {
+            "Content-Type": "application/json",
+            HEADER_ATTEMPT: str(attempt),
+            **self._authorisation(),
+        }
         sampling = spec.sampling_params
         turn = CompletionsRequest(
             messages=[],
@@ -139,25 +158,23 @@ class CallbackChannel:
             stop=sampling.stop,
             logprobs=sampling.logprobs,
         )
-        # Without the braces: a turn's messages are written before it, and the mask after it.
-        self._frame = orjson.dumps(turn.frame())[1:-1]
+        # A turn's messages are written before it, and the mask after it.
+        self._frame = b'],%b,"response_mask":' % orjson.dumps(turn.frame())[1:-1]
         extra = orjson.dumps(sampling.extra())[1:-1]
         self._extra = b"," + extra if extra else b""
 
-    def body(
-        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
-    ) -> TurnBody:
+    def body(self, messages: MessageBytes, zeros: int, prompt_ids: list[int] | None = None) -> TurnBody:
         """Writes a request: the protocol's nine keys, then the extra sampling parameters.
 
         Args:
             messages: the history.
-            response_mask: zeros for the tokens since the last sampled one; None where there are none.
+            zeros: how long the mask is: tokens since the last sampled one. The mask of none is null.
             prompt_ids: what a fork's first turn is to be sampled after; None for all other turns.
         """
-        # Zeros alone, and as orjson writes them, in a hundredth of the time: a long tool result has 80,000.
-        mask = b"null" if response_mask is None else b"[%b]" % (b"0," * len(response_mask))[:-1]
+        # As orjson writes it, in a hundredth of the time: a long tool result has 80,000.
+        mask = b"[%b]" % (b"0," * zeros)[:-1] if zeros else b"null"
         ids = b"" if prompt_ids is None else b',"prompt_token_ids":' + orjson.dumps(prompt_ids)
-        return messages.body(b"".join((b"],", self._frame, b',"response_mask":', mask, self._extra, ids, b"}")))
+        return messages.body(b"".join((self._frame, mask, self._extra, ids, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
         """Has the policy sample one turn.
@@ -174,9 +191,12 @@ class CallbackChannel:
             Drained: the process began to shut down between two calls.
         """
         where = f"turn {call.turn} at {self._spec.server_url}"
-        data, headers = await self._post(call, where)
-        parse = partial(parse_reply, data, headers, where, needs_prompt_ids=self._spec.v1, known=call.known)
-        return await asyncio.to_thread(parse) if len(data) > OFF_LOOP_BYTES else parse()
+        answer = await self._post(call, where)
+        return await self._read(answer, where, call.known)
+
+    async def _read(self, answer: TurnAnswer, where: str, known: EchoText | None) -> Reply:
+        parse = partial(parse_reply, answer.data, answer.headers, where, needs_prompt_ids=self._spec.v1, known=known)
+        return await asyncio.to_thread(parse) if len(answer.data) > OFF_LOOP_BYTES else parse()
 
     @property
     def may_repeat(self) -> bool:
@@ -191,51 +211,71 @@ class CallbackChannel:
         """Whether the trainer's promise that it is idempotent is to be noted with this batch now."""
         return self._trainers.is_news(batch_id, self._spec.server_url)
 
-    async def _post(self, call: TurnCall, where: str) -> tuple[bytes, Mapping[str, str]]:
+    async def _post(self, call: TurnCall, where: str) -> TurnAnswer:
         # The same for each try: key and digest show a trainer that has sampled the turn that this is a repetition.
-        headers = self._headers(call)
+        headers, waits = self._headers(call), self._waits
         # Those that failed before a drain count, but each attempt may make one.
-        tried = 0 if self._waits is None else min(self._waits.tried, self._attempts - 1)
-        for failures in range(tried + 1, self._attempts + 1):
-            await self._before_call()
+        failures = 0 if waits is None or not waits.tried else min(waits.tried, self._attempts - 1)
+        while True:
+            if self._before_call is not ungated:
+                await self._before_call()
             try:
-                if self._waits is None:
-                    return await self._endpoint.post(call.body.data, headers, where)
-                async with self._waits.asked(where):
-                    answer = await self._endpoint.post(call.body.data, headers, where)
-                self._waits.tried = 0
-                if self._waits.now is not None:
-                    await self._waits.worked()
-                return answer
+                answer = await self._ask(call.body.data, headers, where)
             except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
+                failures += 1
                 if failures == self._attempts or not error.retryable:
-                    if self._waits is not None:
-                        self._waits.tried = 0
+                    if waits is not None:
+                        waits.tried = 0
                     raise
-                asked = error.retry_after if isinstance(error, TrainerStatusError) else None
-                # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
-                wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
-                log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
-                if self._waits is not None:
-                    self._waits.tried = failures
-                    await self._waits.failed(error, failures, wait)
-                # A border: no call is in flight here, so a drain may end the turn.
-                with IN_PAUSE:
-                    await self._pause(wait)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                await self._wait_after(error, failures)
+            else:
+                if waits is not None:
+                    waits.tried = 0
+                    if waits.now is not None:
+                        await waits.worked()
+                return answer
+
+    async def _ask(self, body: bytes, headers: dict[str, str], where: str) -> TurnAnswer:
+        """Asks once."""
+        if self._waits is None:
+            return await self._endpoint.ask("POST", self.path, body, headers, where)
+        call = self._waits.asks(where)
+        try:
+            return await self._endpoint.ask("POST", self.path, body, headers, where)
+        finally:
+            if (reported := call.end()) is not None:
+                await reported
+
+    async def _wait_after(self, error: TrainerUnreachable | TrainerStatusError | TrainerProtocolError, n: int) -> None:
+        """Waits after the nth call of a turn that has failed."""
+        asked = error.retry_after if isinstance(error, TrainerStatusError) else None
+        # Bounded also where the trainer names the time: the rollout holds its slot meanwhile.
+        wait = BACKOFF.delay_s(n) if asked is None else min(asked, BACKOFF.longest_s)
+        log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
+        if self._waits is not None:
+            self._waits.tried = n
+            await self._waits.failed(error, n, wait)
+        # A border: no call is in flight here, so a drain may end the turn.
+        with IN_PAUSE:
+            await self._pause(wait)
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
-        turn = TurnHeaders(
-            key=TurnKey(branch_name(self._uid, call.branch), call.turn, call.mask),
-            attempt=self._attempt,
-            digest=call.body.digest,
-            edited=call.edited,
-            echo=call.echo,
-            forked_from=call.forked_from,
-        )
-        parent = self._trace.traceparent(call.turn)
-        traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
-        return {"Content-Type": "application/json", **turn.write(), **traced, **self._authorisation()}
+        uid = branch_name(self._uid, call.branch) if call.branch else self._uid
+        headers = {
+            **self._constant_headers,
+            HEADER_IDEMPOTENCY: f"{uid}/{call.turn}" if call.mask == 1 else str(TurnKey(uid, call.turn, call.mask)),
+            HEADER_DIGEST: call.body.digest,
+        }
+        if call.echo is not None:
+            headers[HEADER_ECHO_PREFIX] = str(call.echo.prefix)
+            headers[HEADER_ECHO_DIGEST] = call.echo.digest
+        if call.edited:
+            headers[HEADER_EDITED] = "1"
+        if call.forked_from is not None:
+            headers[HEADER_FORKED_FROM] = str(call.forked_from)
+        if self._trace is not NO_TRACE and (parent := self._trace.traceparent(call.turn)) is not None:
+            headers[HEADER_TRACEPARENT] = parent
+        return headers
 
     def _authorisation(self) -> dict[str, str]:
         key = self._spec.callback_api_key

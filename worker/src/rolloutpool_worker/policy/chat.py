@@ -18,10 +18,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.completions import CompletionsChoice
-from rolloutpool_common.protocol.turn_headers import HEADER_POLICY_VERSION
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
-from rolloutpool_worker.policy.callback import OFF_LOOP_BYTES, CallbackChannel, TurnCall
-from rolloutpool_worker.policy.reply import Reply
+from rolloutpool_worker.policy.callback import OFF_LOOP_BYTES, CallbackChannel
+from rolloutpool_worker.policy.repeated_echo import EchoText
+from rolloutpool_worker.policy.reply import POLICY_VERSION, Reply
+from rolloutpool_worker.policy.turn_client import TurnAnswer
 
 __all__ = ["ChatChannel", "parse_chat_reply"]
 
@@ -37,14 +38,13 @@ class ChatReply(BaseModel):
 class ChatChannel(CallbackChannel):
     """Asks the controller of one rollout for its turns."""
 
+    path = "/chat/completions"
     shown: Sequence[Mapping[str, Any]] = ()
     """The definitions of the tools that the policy may call."""
 
-    def body(
-        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
-    ) -> TurnBody:
+    def body(self, messages: MessageBytes, zeros: int, prompt_ids: list[int] | None = None) -> TurnBody:
         """Writes a request; there is no mask on this wire, and there are no ids."""
-        del response_mask, prompt_ids
+        del zeros, prompt_ids
         request: dict[str, Any] = {"model": MODEL, "messages": [_plain(part) for part in messages.parts]}
         # OpenAI refuses an empty list.
         if self.shown:
@@ -52,13 +52,11 @@ class ChatChannel(CallbackChannel):
         data = orjson.dumps(request)
         return TurnBody(data, hashlib.blake2b(data, digest_size=16).hexdigest())
 
-    async def sample(self, call: TurnCall) -> Reply:
-        """Has the policy sample one turn; arguments and errors as of `CallbackChannel.sample`."""
-        where = f"turn {call.turn} at {self._spec.server_url}"
-        data, headers = await self._post(call, where)
-        if len(data) > OFF_LOOP_BYTES:
-            return await asyncio.to_thread(parse_chat_reply, data, headers, where)
-        return parse_chat_reply(data, headers, where)
+    async def _read(self, answer: TurnAnswer, where: str, known: EchoText | None) -> Reply:
+        del known
+        if len(answer.data) > OFF_LOOP_BYTES:
+            return await asyncio.to_thread(parse_chat_reply, answer.data, answer.headers, where)
+        return parse_chat_reply(answer.data, answer.headers, where)
 
 
 def parse_chat_reply(data: bytes, headers: Mapping[str, str], where: str) -> Reply:
@@ -66,7 +64,7 @@ def parse_chat_reply(data: bytes, headers: Mapping[str, str], where: str) -> Rep
 
     Args:
         data: The whole body.
-        headers: Of the reply, whatever the case of their names.
+        headers: Of the reply, by their names in lower case.
         where: Turn and URL, for the messages of errors.
 
     Raises:
@@ -89,7 +87,7 @@ def parse_chat_reply(data: bytes, headers: Mapping[str, str], where: str) -> Rep
         logprobs=[],
         prompt_token_ids=None,
         prefix=0,
-        policy_version=headers.get(HEADER_POLICY_VERSION),
+        policy_version=headers.get(POLICY_VERSION),
         keeps_ids=None,
         fingerprint=None,
     )

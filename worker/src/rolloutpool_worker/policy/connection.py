@@ -12,16 +12,16 @@ httptools' parser calls back for each part of a reply. Three things are not its 
 import asyncio
 import select
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import httptools
 import httpx
 
-from rolloutpool_worker.policy.deadlines import Deadline, Deadlines
+from rolloutpool_worker.policy.deadlines import Deadlines
 from rolloutpool_worker.policy.refusal import MOST_BYTES as ERROR_BYTES
 from rolloutpool_worker.policy.refusal import READ_SECONDS as ERROR_SECONDS
-from rolloutpool_worker.policy.turn_client import ReplyHeaders, TurnAnswer, late
+from rolloutpool_worker.policy.turn_client import TurnAnswer, late, read_headers
 
 HEAD_BYTES = 2**16
 """Of a reply at the most that are no part of its body. The parser keeps a head, however long, until it ends."""
@@ -29,6 +29,8 @@ MOST_PER_BYTE = 10
 """Bytes for each one of the body. One in a chunk of its own takes six."""
 INTERIM_ANSWERS = 16
 """Before a reply at the most."""
+# As numbers: a member of httpx' enumeration is compared in six calls of functions.
+OK, MULTIPLE_CHOICES = int(httpx.codes.OK), int(httpx.codes.MULTIPLE_CHOICES)
 _TLS_TURNS = 3
 """Of the event loop, to read what has come by TLS. A ticket takes two: one to notice it and one to read it."""
 
@@ -38,6 +40,8 @@ class TurnConnection(asyncio.Protocol):
 
     kept_at = 0.0
     """Since when it waits for the next request, by the loop's clock."""
+    due = 0.0
+    """When the reply must be here, or the rest of an error's (see `Timed`)."""
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class TurnConnection(asyncio.Protocol):
             forget: Is called when it is closed.
         """
         self.place = place
+        self._loop = asyncio.get_running_loop()
         self._deadlines = deadlines
         self._keep = keep
         self._forget = forget
@@ -64,7 +69,8 @@ class TurnConnection(asyncio.Protocol):
         """The reply that is read; None between requests."""
         self._is_spoiled = False
         """Whether something came that is no part of a reply."""
-        self._deadline: Deadline
+        self._headers: Mapping[str, str] | None = None
+        """Of the reply; None until all of them are here."""
         self._kernel = select.poll()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,14 +91,14 @@ class TurnConnection(asyncio.Protocol):
 
     async def ask(self, request: bytes, seconds: float, most_bytes: int) -> TurnAnswer:
         """Sends a request and reads the reply to its end; errors as of `Http1Client.ask`."""
-        reply: asyncio.Future[TurnAnswer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[TurnAnswer] = self._loop.create_future()
         self._reply = reply
         self._most_bytes = most_bytes
         self._seconds = seconds
-        self._raw_bytes = self._body_bytes = 0
-        self._interim = 0
+        self._raw_bytes = self._body_bytes = self._interim = 0
         self._begin()
-        self._deadline = self._deadlines.set(seconds, self._late)
+        self.due = self._loop.time() + seconds
+        self._deadlines.add(self)
         self._transport.write(request)
         try:
             return await reply
@@ -143,23 +149,23 @@ class TurnConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header, or a trailer of a body in chunks."""
-        if not self._has_head:
-            self._headers.append((name, value))
+        if self._headers is None:
+            self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Knows how the body ends, and how much of it is read."""
         if self._reply is None:
             return
-        self._has_head = True
         self._status = self._parser.get_status_code()
-        if self._status >= httpx.codes.MULTIPLE_CHOICES:
+        if self._status >= MULTIPLE_CHOICES:
             self._most_bytes = ERROR_BYTES
             # A body that trickles must not hold up the next try.
-            self._deadline.cancel()
-            self._deadline = self._deadlines.set(ERROR_SECONDS, self._finish_cut)
-        named = {name.lower(): value.lower() for name, value in self._headers}
-        chunked = named.get(b"transfer-encoding", b"").endswith(b"chunked")
-        self._ends_with_connection = not chunked and b"content-length" not in named
+            self.due = self._loop.time() + ERROR_SECONDS
+            self._deadlines.add(self)
+        self._headers = headers = read_headers(self._lines)
+        self._ends_with_connection = "content-length" not in headers and not headers.get(
+            "transfer-encoding", ""
+        ).lower().endswith("chunked")
 
     def on_body(self, part: bytes) -> None:
         """Takes a part of the body."""
@@ -174,8 +180,9 @@ class TurnConnection(asyncio.Protocol):
         """Gives the reply to its caller, if it is one."""
         if self._reply is None:
             return
-        if self._status >= httpx.codes.OK:
-            self._finish(b"".join(self._parts), keep=self._parser.should_keep_alive())
+        if self._status >= OK:
+            parts = self._parts
+            self._finish(parts[0] if len(parts) == 1 else b"".join(parts), keep=self._parser.should_keep_alive())
             return
         self._interim += 1
         if self._interim > INTERIM_ANSWERS:
@@ -184,12 +191,13 @@ class TurnConnection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._lines: list[tuple[bytes, bytes]] = []
+        self._headers = None
         self._parts: list[bytes] = []
-        self._has_head = self._ends_with_connection = False
+        self._ends_with_connection = False
 
     def _finish(self, data: bytes, *, keep: bool = False) -> None:
-        headers = ReplyHeaders(self._headers)
+        headers = self._headers or {}
         if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
             try:
                 data = _decompressed(encoding, data, self._most_bytes)
@@ -198,7 +206,7 @@ class TurnConnection(asyncio.Protocol):
             except (ValueError, zlib.error) as error:
                 return self._fail(httpx.DecodingError(f"the reply cannot be decompressed ({error})"))
         self._answer(TurnAnswer(self._status, headers, data, True, self.close))
-        if keep and self._status < httpx.codes.MULTIPLE_CHOICES:
+        if keep and self._status < MULTIPLE_CHOICES:
             self._keep(self)
         else:
             # Many servers close a connection after an error without announcing it.
@@ -207,11 +215,15 @@ class TurnConnection(asyncio.Protocol):
 
     def _finish_cut(self) -> None:
         if self._reply is not None:
-            self._answer(TurnAnswer(self._status, ReplyHeaders(self._headers), b"", False, self.close))
+            self._answer(TurnAnswer(self._status, self._headers or {}, b"", False, self.close))
             self.close()
 
-    def _late(self) -> None:
-        self._fail(late(self._seconds))
+    def expire(self) -> None:
+        """The time is over: the reply is late, or what is left of an error's is left out."""
+        if self._status >= MULTIPLE_CHOICES:
+            self._finish_cut()
+        else:
+            self._fail(late(self._seconds))
 
     def _fail(self, error: Exception) -> None:
         reply = self._end()
@@ -227,8 +239,7 @@ class TurnConnection(asyncio.Protocol):
     def _end(self) -> asyncio.Future[TurnAnswer] | None:
         """Ends the request that is under way, if there is one, and returns who waits for it."""
         reply, self._reply = self._reply, None
-        if reply is not None:
-            self._deadline.cancel()
+        self._deadlines.waiting.discard(self)
         return reply
 
 

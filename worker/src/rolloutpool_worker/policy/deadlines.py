@@ -1,82 +1,66 @@
-"""Deadlines: what is to happen if a call isn't over in time, for less than a timer of the event loop each.
+"""Deadlines: what is to happen if a call isn't over in time, for no timer of its own.
 
 Nearly all calls end long before their limit, so a timer for each is made and cancelled in vain. Here:
 
-1. Deadlines of equal length stand in one row, in the order in which they were set, so the first one is due first.
-2. A row has one timer. When it fires, all that are due expire, and the timer is set for the first one that is left.
-3. A timer fires at most each quarter of a second, or each eighth of the row's length where that is shorter. So a
-   deadline is late by no more than that.
+1. What has a deadline says when it is `due` and stands among those that wait, until it is taken out again.
+2. One timer of the event loop is set for the first of them. When it fires, all that are due expire, and it is set for
+   the first one that is left.
+3. It fires at most each quarter of a second. So a deadline is late by no more than that.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
+from typing import Protocol
 
 LATE_SECONDS = 0.25
 """How late a deadline may be."""
 
 
-class Deadline:
-    """One deadline that is set."""
+class Timed(Protocol):
+    """Something that has a deadline."""
 
-    __slots__ = ("_row", "expire", "when")
+    due: float
+    """On the clock of the event loop."""
 
-    def __init__(self, row: "_Row", when: float, expire: Callable[[], None]) -> None:
-        self._row = row
-        self.when = when
-        self.expire = expire
-
-    def cancel(self) -> None:
-        """Takes it back; harmless when it has expired."""
-        self._row.waiting.pop(self, None)
-
-
-class _Row:
-    """All deadlines of one length."""
-
-    __slots__ = ("late", "timer", "waiting")
-
-    def __init__(self, seconds: float) -> None:
-        # A list would keep what was cancelled behind one that runs for minutes; a dict would search for its first.
-        self.waiting: OrderedDict[Deadline, None] = OrderedDict()
-        self.late = min(LATE_SECONDS, seconds / 8)
-        self.timer: asyncio.TimerHandle | None = None
+    def expire(self) -> None:
+        """Is called once when it is due, after it was taken out."""
+        ...
 
 
 class Deadlines:
     """The deadlines of one event loop."""
 
     def __init__(self) -> None:
-        self._rows: dict[float, _Row] = {}
+        self.waiting: set[Timed] = set()
+        """Who is not over yet; `discard` takes one out, whether it is still here or not."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = 0.0
 
-    def set(self, seconds: float, expire: Callable[[], None]) -> Deadline:
-        """Sets a deadline; `expire` is called once when so many seconds have passed, if nobody cancels it."""
-        loop = asyncio.get_running_loop()
-        row = self._rows.get(seconds)
-        if row is None:
-            row = self._rows[seconds] = _Row(seconds)
-        deadline = Deadline(row, loop.time() + seconds, expire)
-        row.waiting[deadline] = None
-        if row.timer is None:
-            row.timer = loop.call_at(deadline.when, partial(self._fire, loop, seconds))
-        return deadline
+    def add(self, timed: Timed) -> None:
+        """Lets one wait, or wait for another time than before."""
+        self.waiting.add(timed)
+        if self._timer is None or timed.due < self._fires_at:
+            self._set_timer(timed.due)
 
     def close(self) -> None:
-        """Takes all of them back."""
-        for row in self._rows.values():
-            if row.timer is not None:
-                row.timer.cancel()
-        self._rows.clear()
+        """Forgets all of them."""
+        self.waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _fire(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        row, now = self._rows[seconds], loop.time()
-        while row.waiting and (first := next(iter(row.waiting))).when <= now:
-            del row.waiting[first]
-            first.expire()
-        if row.waiting:
-            when = max(next(iter(row.waiting)).when, now + row.late)
-            row.timer = loop.call_at(when, partial(self._fire, loop, seconds))
-        else:
-            # Rows of lengths that are not used again would pile up.
-            del self._rows[seconds]
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires_at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for timed in [one for one in self.waiting if one.due <= now]:
+            # One that expires may take out others.
+            if timed in self.waiting:
+                self.waiting.discard(timed)
+                timed.expire()
+        if self.waiting:
+            self._set_timer(max(min(one.due for one in self.waiting), now + LATE_SECONDS))

@@ -9,17 +9,16 @@ written it, and then nobody knows whether the turn was sampled.
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
 
-from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import RolloutPoolError, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.metrics import IN_MODEL_CALL, MODEL_CALLS
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
+from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY
 from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_turn
+from rolloutpool_worker.policy.foreign_reply import TURN_KEY, ForeignReply, check_turn
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers, says_idempotent
 from rolloutpool_worker.policy.refusal import message_of
 from rolloutpool_worker.policy.reply import as_count
@@ -34,6 +33,8 @@ HEALTH_BYTES = 2**20
 """Of that answer's body, which says nothing."""
 _BLANK = 64
 """Bytes in which a JSON object has begun."""
+# As a number: a member of httpx' enumeration is compared in six calls of functions.
+_MULTIPLE_CHOICES = int(httpx.codes.MULTIPLE_CHOICES)
 
 
 def origin_of(url: str) -> str:
@@ -43,13 +44,12 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{place.rpartition('@')[2]}"
 
 
-def _outcome_of(error: BaseException) -> str:
-    """Names a failed call in metrics."""
-    match error:
+def _outcome_of(failure: BaseException, cause: BaseException) -> str:
+    """Names a failed call in metrics; `cause` is what the client raised."""
+    match failure:
         case TrainerStatusError(http_status=int() as status):
             return "429" if status == httpx.codes.TOO_MANY_REQUESTS else f"{status // 100}xx"
         case TrainerUnreachable():
-            cause = error.__cause__
             if isinstance(cause, NameUnresolved):
                 return "unresolved"
             if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
@@ -103,6 +103,7 @@ class TrainerEndpoint:
         self._breakers = breakers
         self._spec = spec
         self._reply_limits = reply_limits
+        self._origin = spec.server_url
         self._shown = origin_of(spec.server_url)
         # A URL of the Osmosis wire is of one rollout, and what the breaker counts is of the port.
         self._port = self._shown if spec.messages_only else spec.server_url
@@ -140,19 +141,13 @@ class TrainerEndpoint:
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OverflowError, UnicodeError):
             return False
 
-    async def post(self, body: bytes, headers: dict[str, str], where: str) -> tuple[bytes, Mapping[str, str]]:
-        """Asks a callback for one turn, once; arguments and errors as of `ask`."""
-        path = "/chat/completions" if self._spec.messages_only else "/v1/chat/completions"
-        answer = await self.ask("POST", path, body, headers, where)
-        return answer.data, answer.headers
-
     async def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
     ) -> TurnAnswer:
         """Makes one call.
 
         Args:
-            method: GET or POST.
+            method: POST has a turn sampled, GET asks for something else.
             path: Below the endpoint's URL.
             body: the request's JSON.
             headers: of the request.
@@ -168,58 +163,63 @@ class TrainerEndpoint:
         """
         if not self._spec.v1:
             self._breakers.check(self._port)
-        if method == "GET":
-            return await self._ask(method, path, body, headers, where, seconds)
-        # A turn is sampled.
-        start, outcome = time.perf_counter(), "ok"
-        try:
-            with IN_MODEL_CALL:
-                return await self._ask(method, path, body, headers, where, seconds)
-        except BaseException as error:
-            outcome = _outcome_of(error)
-            raise
-        finally:
-            MODEL_CALLS.observe(time.perf_counter() - start, outcome, endpoint=self._shown)
-
-    async def _ask(
-        self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, seconds: float | None
-    ) -> TurnAnswer:
-        origin, key = self._spec.server_url, headers.get(HEADER_IDEMPOTENCY)
-        limits = self._reply_limits
+        samples, start, outcome = method == "POST", time.perf_counter(), "ok"
+        IN_MODEL_CALL.now += samples
         try:
             answer = await self._client.ask(
-                method, f"{origin}{path}", headers, body, most_bytes=limits.size, seconds=seconds
+                method, self._origin + path, headers, body, most_bytes=self._reply_limits.size, seconds=seconds
             )
-            # Whatever the status: the breaker counts calls without a connection.
-            self._breakers.worked(self._port)
-            # Before the status: an error that was meant for another turn says nothing of this one.
-            self._check_turn(answer, key)
-            self._check_status(answer, where, key)
-            if not answer.is_whole:
-                raise TrainerProtocolError(f"{where}: the reply is larger than {limits.size:,} bytes")
-            limits.check_objects(answer.data, where)
-            if answer.data[:_BLANK].lstrip()[:1] != b"{":
-                # Before the trainer is heard: a gateway's page can't say what the trainer promises.
-                raise TrainerProtocolError(
-                    f"{where}: the reply is not JSON; a gateway between may have written it",
-                    retryable=self.may_repeat,
-                )
-            if not self._spec.token_in:
-                self._trainers.hear(origin, answer.headers)
+            self._check(answer, where, headers.get(HEADER_IDEMPOTENCY))
             return answer
-        except (httpx.InvalidURL, OverflowError, UnicodeError) as error:
-            # The resolver raises the last two for an impossible port or host name.
-            raise TrainerUnreachable(f"{where}: not a usable URL", retryable=False) from error
-        except TimeoutError as error:
-            raise TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat) from error
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            # Always retryable: without a connection, the trainer cannot have had the request.
-            raise self._unconnected(where, error) from error
-        except ForeignReply as error:
-            raise TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat) from error
-        except httpx.HTTPError as error:
-            lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
-            raise TrainerUnreachable(lost, retryable=self.may_repeat) from error
+        except BaseException as error:
+            failure = self._failure(error, where)
+            outcome = _outcome_of(failure, error)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            IN_MODEL_CALL.now -= samples
+            if samples:
+                MODEL_CALLS.observe(time.perf_counter() - start, outcome, endpoint=self._shown)
+
+    def _check(self, answer: TurnAnswer, where: str, key: str | None) -> None:
+        """Refuses what is no reply to the turn `key`."""
+        # Whatever the status: the breaker counts calls without a connection.
+        self._breakers.worked(self._port)
+        # Before the status: an error that was meant for another turn says nothing of this one.
+        self._check_turn(answer, key)
+        if answer.status >= _MULTIPLE_CHOICES:
+            raise self._refusal(answer, where, key)
+        limits, data = self._reply_limits, answer.data
+        if not answer.is_whole:
+            raise TrainerProtocolError(f"{where}: the reply is larger than {limits.size:,} bytes")
+        if len(data) > limits.objects:
+            limits.check_objects(data, where)
+        if data[:1] != b"{" and data[:_BLANK].lstrip()[:1] != b"{":
+            # Before the trainer is heard: a gateway's page can't say what the trainer promises.
+            raise TrainerProtocolError(
+                f"{where}: the reply is not JSON; a gateway between may have written it", retryable=self.may_repeat
+            )
+        if not self._spec.token_in:
+            self._trainers.hear(self._origin, answer.headers)
+
+    def _failure(self, error: BaseException, where: str) -> BaseException:
+        """Returns our error for one of the client; others come back as they are."""
+        match error:
+            case RolloutPoolError() | asyncio.CancelledError():
+                return error
+            case httpx.InvalidURL() | OverflowError() | UnicodeError():
+                # The resolver raises the last two for an impossible port or host name.
+                return TrainerUnreachable(f"{where}: not a usable URL", retryable=False)
+            case TimeoutError() | ForeignReply():
+                return TrainerUnreachable(f"{where}: {error}", retryable=self.may_repeat)
+            case httpx.ConnectError() | httpx.ConnectTimeout():
+                # Always retryable: without a connection, the trainer cannot have had the request.
+                return self._unconnected(where, error)
+            case httpx.HTTPError():
+                lost = f"{where}: the connection failed before the reply was whole ({type(error).__name__})"
+                return TrainerUnreachable(lost, retryable=self.may_repeat)
+        return error
 
     def _unconnected(self, where: str, error: httpx.ConnectError | httpx.ConnectTimeout) -> TrainerUnreachable:
         """Tells the breaker of a call without a connection, and makes its error."""
@@ -243,19 +243,18 @@ class TrainerEndpoint:
             answer.discard()
             raise
 
-    def _check_status(self, answer: TurnAnswer, where: str, key: str | None) -> None:
-        if answer.status >= httpx.codes.MULTIPLE_CHOICES:
-            said = message_of(answer.data, detail=self._spec.token_in)
-            named = key is not None and answer.headers.get(HEADER_TURN_KEY) == key
-            shown = said.message and (named or said.of_policy)
-            raise TrainerStatusError(
-                f"{where}: the trainer answered {answer.status}" + (f": {said.message}" if shown else ""),
-                said=said.message,
-                error_type=said.error_type,
-                status=answer.status,
-                retry_after=as_count(answer.headers.get("retry-after")),
-                repeatable=self.may_repeat,
-            )
+    def _refusal(self, answer: TurnAnswer, where: str, key: str | None) -> TrainerStatusError:
+        said = message_of(answer.data, detail=self._spec.token_in)
+        named = key is not None and answer.headers.get(TURN_KEY) == key
+        shown = said.message and (named or said.of_policy)
+        return TrainerStatusError(
+            f"{where}: the trainer answered {answer.status}" + (f": {said.message}" if shown else ""),
+            said=said.message,
+            error_type=said.error_type,
+            status=answer.status,
+            retry_after=as_count(answer.headers.get("retry-after")),
+            repeatable=self.may_repeat,
+        )
 
 
 def _is_refusal(cause: BaseException | None) -> bool:

@@ -349,8 +349,12 @@ class EngineChannel:
             try:
                 if self._waits is None:
                     return await ask()
-                async with self._waits.asked(where):
+                call = self._waits.asks(where)
+                try:
                     answer = await ask()
+                finally:
+                    if (reported := call.end()) is not None:
+                        await reported
             except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
                 if error.http_status == _PAUSED:
                     pauses += 1

@@ -25,6 +25,7 @@ from rolloutpool_common.protocol.turn_headers import HEADER_TURN_KEY, names_anot
 
 __all__ = ["ForeignReply", "check_call", "check_turn"]
 
+TURN_KEY = HEADER_TURN_KEY.lower()
 _CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
 """What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
 
@@ -41,13 +42,13 @@ def check_turn(headers: Mapping[str, str], key: str | None) -> None:
     """Compares the name that a callback's reply gives back.
 
     Args:
-        headers: Of a reply of any status, found in any case of their names.
+        headers: Of a reply of any status, by their names in lower case.
         key: The request's `Idempotency-Key`; None where it had none.
 
     Raises:
         ForeignReply: It is another one. The caller closes the connection.
     """
-    said = headers.get(HEADER_TURN_KEY)
+    said = headers.get(TURN_KEY)
     # A second one, of a proxy that adds what was there already, is no contradiction.
     if said is not None and said != key and names_another_turn(said.split(", "), key):
         raise ForeignReply()

@@ -53,6 +53,8 @@ class _Target(NamedTuple):
     host: str
     port: int
     tls: bool
+    place: tuple[str, int, bool]
+    """The three."""
     head: bytes
     """The request's first lines without its method."""
 
@@ -98,20 +100,24 @@ class Http1Client:
         """See `TurnClient.ask`."""
         target = _target(url)
         self._resolver.check(target.host, target.port)
-        head = _head(method, target, headers, body)
-        connection = None
-        for left in reversed(range(CONNECTIONS)):
-            # A kept one only at first: where something came by it, all of them may be spoiled.
-            kept = self._take(target) if left == CONNECTIONS - 1 else None
-            connection = kept or await self._connect(target)
-            if connection.is_clean() or await connection.is_clean_after_tickets():
-                break
-            connection.close()
-            if not left:
-                raise httpx.ConnectError("something came by this connection before the request")
-        assert connection is not None
+        request = _head(method, target, headers, body) + body
         whole = (self.seconds if seconds is None else seconds) + self._connect_seconds
-        return await connection.ask(head + body, whole, most_bytes)
+        connection = self._take(target)
+        if connection is None or not connection.is_clean():
+            connection = await self._clean(target, connection)
+        return await connection.ask(request, whole, most_bytes)
+
+    async def _clean(self, target: _Target, kept: TurnConnection | None) -> TurnConnection:
+        """Returns a connection by which nothing has come, in the place of a kept one, if that is not."""
+        connection = kept
+        for _ in range(CONNECTIONS):
+            # A kept one only at first: where something came by it, all of them may be spoiled.
+            connection = connection or await self._connect(target)
+            if connection.is_clean() or await connection.is_clean_after_tickets():
+                return connection
+            connection.close()
+            connection = None
+        raise httpx.ConnectError("something came by this connection before the request")
 
     async def aclose(self) -> None:
         """Closes all connections; calls that are under way fail."""
@@ -122,17 +128,16 @@ class Http1Client:
             connection.close()
         self._kept.clear()
 
-    def _take(self, target: _Target) -> "TurnConnection | None":
-        kept = self._kept.get((target.host, target.port, target.tls))
-        now = asyncio.get_running_loop().time()
+    def _take(self, target: _Target) -> TurnConnection | None:
+        kept = self._kept.get(target.place)
         while kept:
             connection = kept.pop()
-            if connection.kept_at + KEEPALIVE_SECONDS > now:
+            if connection.kept_at + KEEPALIVE_SECONDS > asyncio.get_running_loop().time():
                 return connection
             connection.close()
         return None
 
-    def _keep(self, connection: "TurnConnection") -> None:
+    def _keep(self, connection: TurnConnection) -> None:
         loop = asyncio.get_running_loop()
         connection.kept_at = loop.time()
         self._kept[connection.place].append(connection)
@@ -156,7 +161,7 @@ class Http1Client:
         if self._kept:
             self._sweep = loop.call_later(KEEPALIVE_SECONDS, self._close_old)
 
-    async def _connect(self, target: _Target) -> "TurnConnection":
+    async def _connect(self, target: _Target) -> TurnConnection:
         host, port = target.host, target.port
         found: list[aiohappyeyeballs.AddrInfoType] | None = None
         loop = asyncio.get_running_loop()
@@ -169,7 +174,7 @@ class Http1Client:
                 try:
                     made = await loop.create_connection(
                         lambda: TurnConnection(
-                            (host, port, target.tls), self._deadlines, keep=self._keep, forget=self._open.discard
+                            target.place, self._deadlines, keep=self._keep, forget=self._open.discard
                         ),
                         sock=opened,
                         ssl=self._verifying() if target.tls else None,
@@ -211,7 +216,8 @@ def _target(url: str) -> _Target:
     head = b"%b HTTP/1.1\r\nHost: %b\r\nUser-Agent: rolloutpool\r\nAccept: */*\r\n" % (parsed.raw_path, parsed.netloc)
     if parsed.userinfo:
         head += b"Authorization: Basic %b\r\n" % b64encode(f"{parsed.username}:{parsed.password}".encode())
-    return _Target(host, parsed.port or (443 if tls else 80), tls, head)
+    port = parsed.port or (443 if tls else 80)
+    return _Target(host, port, tls, (host, port, tls), head)
 
 
 def _head(method: str, target: _Target, headers: Mapping[str, str], body: bytes) -> bytes:

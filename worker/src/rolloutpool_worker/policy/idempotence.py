@@ -14,27 +14,26 @@ What the rollout's own options say (`idempotent`, `on_ambiguous_turn`) comes bef
 
 from collections.abc import Mapping
 
-from cachetools import LRUCache
-
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
 
 __all__ = ["IdempotentTrainers", "says_idempotent"]
 
 REMEMBERED = 4096
-"""Ports, and batches with their ports."""
+"""Ports, and batches with their ports. Beyond that all are forgotten, because the next reply says it again."""
+_HEADER = HEADER_IDEMPOTENT.lower()
 
 
 def says_idempotent(headers: Mapping[str, str]) -> bool:
-    """Whether a trainer's reply says that it may be asked again; the mapping finds names in any case."""
-    return headers.get(HEADER_IDEMPOTENT, "").lower() == "true"
+    """Whether a trainer's reply says that it may be asked again; names are in lower case."""
+    return headers.get(_HEADER, "").lower() == "true"
 
 
 class IdempotentTrainers:
     """What this process has heard from trainers, by port (`http://host:port`)."""
 
     def __init__(self) -> None:
-        self._said: LRUCache[str, bool] = LRUCache(REMEMBERED)
-        self._noted: LRUCache[tuple[str, str], bool] = LRUCache(REMEMBERED)
+        self._said: dict[str, bool] = {}
+        self._noted: set[tuple[str, str]] = set()
 
     def hear(self, origin: str, headers: Mapping[str, str]) -> None:
         """Remembers what the headers of a trainer's answer say.
@@ -43,7 +42,11 @@ class IdempotentTrainers:
             origin: The port that has answered.
             headers: Of its answer.
         """
-        self._said[origin] = says_idempotent(headers)
+        said = headers.get(_HEADER, "").lower() == "true"
+        if self._said.get(origin) is not said:
+            if len(self._said) >= REMEMBERED:
+                self._said.clear()
+            self._said[origin] = said
 
     def said(self, origin: str) -> bool:
         """Whether the last answer of this port said that it is idempotent."""
@@ -56,7 +59,9 @@ class IdempotentTrainers:
             batch_id: The batch.
             origin: A port that its rollouts call.
         """
-        if not self.said(origin) or (batch_id, origin) in self._noted:
+        if not self._said.get(origin) or (batch_id, origin) in self._noted:
             return False
-        self._noted[batch_id, origin] = True
+        if len(self._noted) >= REMEMBERED:
+            self._noted.clear()
+        self._noted.add((batch_id, origin))
         return True

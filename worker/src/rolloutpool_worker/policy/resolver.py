@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Coroutine
 
 from aiohttp.abc import AbstractResolver, ResolveResult
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.security.targets import Targets, as_address
@@ -66,7 +66,7 @@ class Resolver(AbstractResolver):
         self._targets = targets
         self._resolve = resolve
         # A worker calls the same few hosts for each turn, so the verdict on host and port is kept.
-        self._verdicts: LRUCache[tuple[str, int], str | None] = LRUCache(MAX_NAMES)
+        self._allowed: set[tuple[str, int]] = set()
         self._lookups: TTLCache[str, asyncio.Task[list[str]]] = TTLCache(MAX_NAMES, FRESH_SECONDS, timer=time.monotonic)
 
     def check(self, host: str, port: int) -> None:
@@ -82,11 +82,14 @@ class Resolver(AbstractResolver):
         """
         if not 0 < port < 65536:
             raise OverflowError(f"port {port}")
-        # A verdict depends on the settings alone, so it never becomes stale.
-        if (host, port) not in self._verdicts:
-            self._verdicts[host, port] = self._targets.refuse_host(host, port)
-        if fault := self._verdicts[host, port]:
+        # It depends on the settings alone, so it never becomes stale.
+        if (host, port) in self._allowed:
+            return
+        if fault := self._targets.refuse_host(host, port):
             raise TargetRefused(fault)
+        if len(self._allowed) >= MAX_NAMES:
+            self._allowed.clear()
+        self._allowed.add((host, port))
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC

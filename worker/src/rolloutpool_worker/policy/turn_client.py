@@ -6,16 +6,18 @@ only a large library understands it. One suite of tests holds both to the same a
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol, TypeVar, overload
+from typing import NamedTuple, Protocol
 
 import httpx
 
 from rolloutpool_worker.policy.refusal import MOST_BYTES, READ_SECONDS
 from rolloutpool_worker.policy.transport import AiohttpTransport
 
-T = TypeVar("T")
+_NAMES: dict[bytes, str] = {}
+"""Names of headers as servers write them, and in lower case."""
+_MOST_NAMES = 1024
 
 
 class TurnAnswer(NamedTuple):
@@ -23,7 +25,7 @@ class TurnAnswer(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    """They are found in any case of their names."""
+    """By their names in lower case."""
     data: bytes
     """The body; empty where it is longer than allowed."""
     is_whole: bool
@@ -77,39 +79,14 @@ def late(seconds: float) -> TimeoutError:
     return TimeoutError(f"the reply was not whole after {seconds:g} s")
 
 
-class ReplyHeaders(Mapping[str, str]):
-    """The headers of a reply, whatever the case of their names."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
-        found: dict[str, str] = {}
-        for name, value in raw:
-            key, text = name.decode("latin-1").lower(), _text(value)
-            found[key] = f"{found[key]}, {text}" if key in found else text
-        self._found = found
-
-    def __getitem__(self, name: str) -> str:
-        """Returns the value; several are joined by commas."""
-        return self._found[name.lower()]
-
-    @overload
-    def get(self, key: str, /) -> str | None: ...
-
-    @overload
-    def get(self, key: str, /, default: str | T) -> str | T: ...
-
-    def get(self, key: str, /, default: object = None) -> object:
-        """Returns the value, or `default`; Mapping's own catches an error for each header that is missing."""
-        return self._found.get(key.lower(), default)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yields the names, in lower case."""
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        """Counts the names."""
-        return len(self._found)
+def read_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Returns a reply's headers by their names in lower case; several of one name are joined by commas."""
+    found: dict[str, str] = {}
+    for line, value in raw:
+        name = _NAMES.get(line) or _name_of(line)
+        text = _text(value)
+        found[name] = f"{found[name]}, {text}" if name in found else text
+    return found
 
 
 class HttpxTurns:
@@ -153,7 +130,7 @@ class HttpxTurns:
             raise late(whole) from error
         raw = [(name.encode("latin-1"), value.encode()) for name, value in response.headers.multi_items()]
         discard = response.extensions["discard"]
-        return TurnAnswer(response.status_code, ReplyHeaders(raw), data or b"", data is not None, discard)
+        return TurnAnswer(response.status_code, read_headers(raw), data or b"", data is not None, discard)
 
     async def aclose(self) -> None:
         """Closes nothing: the transport is its owner's."""
@@ -180,6 +157,14 @@ async def _read_up_to(response: httpx.Response, most_bytes: int) -> bytes | None
             return None
         parts.append(part)
     return b"".join(parts)
+
+
+def _name_of(line: bytes) -> str:
+    name = line.decode("latin-1").lower()
+    # Each server sends the same ones each time.
+    if len(_NAMES) < _MOST_NAMES:
+        _NAMES[line] = name
+    return name
 
 
 def _text(value: bytes) -> str:

@@ -4,7 +4,7 @@
 2. The rollout's state gets it, and the batch's at most once a second for each batch and endpoint. A store that fails
    costs nothing but the note.
 3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
-4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asked` notes that, and again while it lasts. The log gets
+4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asks` notes that, and again while it lasts. The log gets
    nothing, because long turns of a large model are no fault.
 5. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
    that endpoint any more, with whatever worker. The store counts them.
@@ -16,17 +16,16 @@ Nothing is written where nothing waits: `worked` is called only after a note.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.waits import Waits
-from rolloutpool_worker.policy.deadlines import Deadline, Deadlines
+from rolloutpool_worker.policy.deadlines import Deadlines
 
 __all__ = ["ProcessWaits", "RolloutWaits", "SlowCall"]
 
@@ -175,13 +174,15 @@ class RolloutWaits:
         self.now = waiting
         await self._process.failed(*self._where, waiting)
 
-    def asked(self, where: str) -> "SlowCall":
-        """Reports a call that has no answer for long, while it lasts.
+    def asks(self, where: str) -> "SlowCall":
+        """Reports a call that has no answer for long, until the caller says that it has ended (`SlowCall.end`).
 
         Args:
             where: Turn and URL, for people.
         """
-        return SlowCall(self, where)
+        call = SlowCall(self, where)
+        self.deadlines.add(call)
+        return call
 
     async def slow(self, where: str, begun: float) -> None:
         """Reports that a call, begun at this Unix time, has no answer yet."""
@@ -210,30 +211,29 @@ class RolloutWaits:
 
 
 class SlowCall:
-    """While it is entered, a call of the policy runs; costs next to nothing where the call is quick."""
+    """A call of the policy that runs; it costs next to nothing where it is quick."""
+
+    __slots__ = ("_begun", "_ended", "_task", "_waits", "_where", "due")
 
     def __init__(self, waits: RolloutWaits, where: str) -> None:
         self._waits = waits
         self._where = where
         self._begun = time.time()
-        self._deadline: Deadline | None = None
         self._ended: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
+        self.due = asyncio.get_running_loop().time() + SLOW_SECONDS
 
-    async def __aenter__(self) -> None:
-        self._deadline = self._waits.deadlines.set(SLOW_SECONDS, self._start)
+    def end(self) -> Awaitable[None] | None:
+        """Ends the reports. What it returns is to be awaited: a report is on its way."""
+        self._waits.deadlines.waiting.discard(self)
+        if self._task is None or self._ended is None:
+            return None
+        self._ended.set()
+        # Otherwise its note could come after the one that takes it away.
+        return self._task
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self._task is not None and self._ended is not None:
-            self._ended.set()
-            # Until a note that is on its way is written. Otherwise it could come after the one that takes it away.
-            await self._task
-
-    def _start(self) -> None:
+    def expire(self) -> None:
+        """The call takes long."""
         self._ended = asyncio.Event()
         self._task = asyncio.create_task(self._report(self._ended))
 

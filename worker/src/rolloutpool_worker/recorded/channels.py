@@ -35,12 +35,10 @@ class RecordedCallback(CallbackChannel):
         self._script = script
         self._masks: dict[str, int] = {}
 
-    def body(
-        self, messages: MessageBytes, response_mask: list[int] | None, prompt_ids: list[int] | None = None
-    ) -> TurnBody:
+    def body(self, messages: MessageBytes, zeros: int, prompt_ids: list[int] | None = None) -> TurnBody:
         """Writes a request as the real channel does, and notes how long its mask is."""
-        body = super().body(messages, response_mask, prompt_ids)
-        self._masks[body.digest] = len(response_mask or ())
+        body = super().body(messages, zeros, prompt_ids)
+        self._masks[body.digest] = zeros
         return body
 
     async def sample(self, call: TurnCall) -> Reply:

@@ -66,7 +66,7 @@ def make_result(
             "alignment": talk.alignment,
             "drift": dict(measures.drift),
             "warnings": [*measures.warnings(), *_token_warnings(talk), *_engine_warnings(claim, talk), *lacks],
-            "turns": measures.turns,
+            "turns": measures.reported_turns(),
             "num_llm_calls": len(measures.turns),
             "num_tool_calls": measures.tool_calls,
             "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),

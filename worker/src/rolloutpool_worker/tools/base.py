@@ -32,6 +32,7 @@ from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.plugins import PluginBroken, Registry
 from rolloutpool_worker.tools.limits import shorten_fault
+from rolloutpool_worker.tools.plain_arguments import PlainArguments
 from rolloutpool_worker.tools.schema import ArgumentsInvalid, read_signature
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ToolFailed(RolloutPoolError):
     """Raised by a tool that refuses; its message is what the policy reads."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ToolContext:
     """The call that a tool answers."""
 
@@ -81,7 +82,7 @@ class ToolContext:
         return f"{self.uid}/{self.turn}/{self.call_id}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ToolAnswer:
     """What became of one call."""
 
@@ -129,7 +130,7 @@ class Tool:
         if self.isolated and "<" in self.run.__qualname__:
             raise PluginBroken(f"tool {self.name}: {self.run.__qualname__} must be a function of a module")
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name in a tool call."""
         return self.definition.function.name
@@ -138,6 +139,11 @@ class Tool:
     def shown(self) -> dict[str, Any]:
         """The definition as a dict, for templates."""
         return self.definition.model_dump()
+
+    @cached_property
+    def plain_arguments(self) -> PlainArguments | None:
+        """By which most arguments are seen to fit, without the validator; None where the schema is not plain."""
+        return PlainArguments.of(self.definition.function.parameters)
 
     @cached_property
     def validator(self) -> "Draft202012Validator":

@@ -21,6 +21,7 @@ tool can neither end the rollout nor keep it waiting for ever, whatever it raise
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
 
 __all__ = ["ToolRunner"]
 
+_Timed = tuple[ToolAnswer, float]
+"""An answer, and how many seconds it took."""
 LONGEST_NAME = 64
 """Characters of a called name that the times of tools show."""
 UNKNOWN = "unknown"
@@ -113,25 +116,24 @@ class ToolRunner:
                 f"turn {contexts[0].turn}: the policy made {len(calls)} tool calls, and at most {self._limits.calls} "
                 "are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them was run"
             )
-        messages, fault = [], None
-        spent = [0.0] * len(calls)
-        answers = await self._answers(calls, contexts, spent, faults or {})
-        for call, answer, seconds in zip(calls, answers, spent, strict=True):
+        messages: list[dict[str, Any]] = []
+        fault: ToolFault | None = None
+        for call, (answer, seconds) in zip(calls, await self._answers(calls, contexts, faults or {}), strict=True):
             # The name is the policy's, so it may be anything.
-            name, ok = call.function.name[:LONGEST_NAME], not answer.text.startswith("Error:")
-            self._times.append(ToolTime(name, round(seconds * 1000, 1), ok=ok, error=answer.error))
-            TOOL_CALLS.observe(seconds, self._label_of(call.function.name), "ok" if ok else "error")
+            name, ok = call.function.name, not answer.text.startswith("Error:")
+            self._times.append(ToolTime(name[:LONGEST_NAME], round(seconds * 1000, 1), ok=ok, error=answer.error))
+            TOOL_CALLS.observe(seconds, self._label_of(name), "ok" if ok else "error")
             if answer.error is not None:
-                self._warnings.add(f"tool_failed:{call.function.name}")
+                self._warnings.add(f"tool_failed:{name}")
             if answer.raised is not None:
-                answer.raised.log(f"tool {call.function.name}")
-                fault = fault or ToolFault(f"tool {call.function.name} failed with {answer.raised}")
+                answer.raised.log(f"tool {name}")
+                fault = fault or ToolFault(f"tool {name} failed with {answer.raised}")
             if answer.cut:
-                self._warnings.add(f"tool_result_cut:{call.function.name}")
+                self._warnings.add(f"tool_result_cut:{name}")
             message = {"role": "tool", "content": answer.text, "tool_calls": None, "tool_call_id": call.id}
             if not self._lenient:
                 # Some templates print the tool's name; protocol v1's messages have no such key.
-                message["name"] = call.function.name
+                message["name"] = name
             messages.append(message)
         if self._fails and fault is not None:
             raise fault
@@ -145,109 +147,148 @@ class ToolRunner:
         return SESSION if tool.stateful else name
 
     async def _answers(
-        self,
-        calls: Sequence[ToolCall],
-        contexts: Sequence[ToolContext],
-        spent: list[float],
-        faults: Mapping[str, str],
-    ) -> list[ToolAnswer]:
+        self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], faults: Mapping[str, str]
+    ) -> Sequence[_Timed]:
         # Each call has a task, a single one too. A tool that cancels the task in which it runs then ends its own call;
-        # in the rollout's task that would look like a cancelled rollout. If the rollout is cancelled, `gather` raises
-        # in any case, also where a tool caught the cancellation and returned something.
-        running: list[asyncio.Task[ToolAnswer]] = []
-        before: asyncio.Task[ToolAnswer] | None = None
-        for place, (call, context) in enumerate(zip(calls, contexts, strict=True)):
+        # in the rollout's task that would look like a cancelled rollout.
+        running: list[asyncio.Task[_Timed]] = []
+        before: asyncio.Task[_Timed] | None = None
+        for call, context in zip(calls, contexts, strict=True):
             tool = self._tools.get(call.function.name)
             stateful = tool is not None and tool.stateful
             after = before if stateful else None
-            task = asyncio.create_task(self._timed(call, context, spent, place, faults.get(call.id), after))
+            task = asyncio.create_task(self._timed(call, tool, context, faults.get(call.id), after))
             running.append(task)
             before = task if stateful else before
-        ended = await asyncio.gather(*running, return_exceptions=True)
+        if len(running) > 1:
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        else:
+            ended = [await _end_of(task) for task in running]
         # The first one is the cause: what follows it in the same session was not run.
         for end in ended:
             if isinstance(end, EnvironmentFault):
                 raise end
-        return [_failed(PluginError.of(end)) if isinstance(end, BaseException) else end for end in ended]
+        return [(_failed(PluginError.of(end)), 0.0) if isinstance(end, BaseException) else end for end in ended]
 
     async def _timed(
         self,
         call: ToolCall,
+        tool: Tool | None,
         context: ToolContext,
-        spent: list[float],
-        place: int,
         fault: str | None,
-        after: "asyncio.Task[ToolAnswer] | None",
-    ) -> ToolAnswer:
+        after: "asyncio.Task[_Timed] | None",
+    ) -> _Timed:
         if fault is not None:
-            return ToolAnswer(f"Error: {fault}")
+            return ToolAnswer(f"Error: {fault}"), 0.0
         if after is not None:
             await asyncio.wait([after])
         start = time.perf_counter()
         try:
-            return await self._answer(call, context)
-        finally:
-            spent[place] = time.perf_counter() - start
-
-    async def _answer(self, call: ToolCall, context: ToolContext) -> ToolAnswer:
-        checked = await self._checked(call)
-        if isinstance(checked, str):
-            return ToolAnswer(cut_result(checked, self._limits.result).text)
-        tool, arguments = checked
-        try:
-            if tool.isolated is not None:
-                limits = self._limits
-                # The child cuts the result itself, so that it need not send gigabytes.
-                return await self._host.isolated.call(
-                    tool, context, arguments, seconds=limits.seconds, result_bytes=limits.result
-                )
-            return await self._on_loop(tool, arguments, context)
+            answer = await self._answer(call, tool, context)
         except EnvironmentFault:
             raise
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            return _failed(PluginError.of(error))
+            answer = _failed(PluginError.of(error))
+        return answer, time.perf_counter() - start
 
-    async def _checked(self, call: ToolCall) -> tuple[Tool, Any] | str:
-        """Returns the tool and its arguments, or what the policy reads if there is something wrong with the call."""
+    async def _answer(self, call: ToolCall, tool: Tool | None, context: ToolContext) -> ToolAnswer:
+        arguments, fault = await self._checked(call, tool)
+        if tool is None or fault is not None:
+            return ToolAnswer(cut_result(fault or "", self._limits.result).text)
+        limits = self._limits
+        if tool.isolated is not None:
+            # The child cuts the result itself, so that it need not send gigabytes.
+            return await self._host.isolated.call(
+                tool, context, arguments, seconds=limits.seconds, result_bytes=limits.result
+            )
+        pending = answer_call(tool.name, tool.run, context, arguments)
+        if tool.stateful:
+            # A session limits its answers itself, and cuts them, because it compares them with what the policy has
+            # read.
+            return ToolAnswer(await self._host.watch.watched(tool.name, pending, self._warnings))
+        limit = _TimeLimit(limits.seconds)
+        try:
+            text = await self._host.watch.watched(tool.name, pending, self._warnings, waits=limit.set)
+        except asyncio.CancelledError:
+            # Asked of the limit, because the rollout may be cancelled, or the tool may do it to itself.
+            if not limit.ended():
+                raise
+            late = PluginError("TimeoutError", f"no answer within {limits.seconds:g} s", "")
+            return ToolAnswer(timed_out(limits.seconds), error=late.type, raised=late)
+        finally:
+            limit.close()
+        return ToolAnswer(*cut_result(text, limits.result))
+
+    async def _checked(self, call: ToolCall, tool: Tool | None) -> tuple[Any, str | None]:
+        """Returns a call's arguments, and what the policy reads if there is something wrong with the call."""
         name, arguments = call.function.name, call.function.arguments
-        size = size_of(arguments, at_most=self._limits.arguments)
+        size = len(arguments) if isinstance(arguments, str) else size_of(arguments, at_most=self._limits.arguments)
         if size > self._limits.arguments:
-            return f"Error: Invalid arguments for {name}: longer than {self._limits.arguments} characters; not run"
+            return (
+                None,
+                f"Error: Invalid arguments for {name}: longer than {self._limits.arguments} characters; not run",
+            )
         if isinstance(arguments, str):
             try:
-                arguments = await parse_arguments(arguments)
+                if size > PARSED_ON_LOOP:
+                    arguments = await parse_arguments(arguments)
+                else:
+                    arguments = json.loads(arguments)
             except (ValueError, RecursionError) as error:
-                return f"Error: Invalid JSON arguments: {shorten_fault(str(error))}"
-        tool = self._tools.get(name)
+                return None, f"Error: Invalid JSON arguments: {shorten_fault(str(error))}"
         if tool is None:
-            return f"Error: Unknown function '{name}'. Available: {list(self._tools)}"
-        if not self._lenient:
-            # Checking large ones can take seconds.
-            in_thread = size > PARSED_ON_LOOP
-            fault = (
-                await asyncio.to_thread(_schema_fault, tool, arguments) if in_thread else _schema_fault(tool, arguments)
-            )
-            if fault:
-                return f"Error: Invalid arguments for {name}: {shorten_fault(fault)}"
-        return tool, arguments
+            return None, f"Error: Unknown function '{name}'. Available: {list(self._tools)}"
+        if self._lenient or (tool.plain_arguments is not None and tool.plain_arguments.fit(arguments)):
+            return arguments, None
+        # Checking large ones can take seconds.
+        in_thread = size > PARSED_ON_LOOP
+        fault = await asyncio.to_thread(_schema_fault, tool, arguments) if in_thread else _schema_fault(tool, arguments)
+        return arguments, f"Error: Invalid arguments for {name}: {shorten_fault(fault)}" if fault else None
 
-    async def _on_loop(self, tool: Tool, arguments: Any, context: ToolContext) -> ToolAnswer:
-        limit = asyncio.timeout(None if tool.stateful else self._limits.seconds)
-        try:
-            async with limit:
-                call = answer_call(tool.name, tool.run, context, arguments)
-                text = await self._host.watch.watched(tool.name, call, self._warnings)
-        except TimeoutError:
-            # Asked of the limit, because a tool may raise a TimeoutError of its own.
-            if limit.expired():
-                late = PluginError("TimeoutError", f"no answer within {self._limits.seconds:g} s", "")
-                return ToolAnswer(timed_out(self._limits.seconds), error=late.type, raised=late)
-            raise
-        # A session cuts its answers itself, because it compares them with what the policy has read.
-        return ToolAnswer(text) if tool.stateful else ToolAnswer(*cut_result(text, self._limits.result))
+
+class _TimeLimit:
+    """How long a call may take. It is set when the tool waits for something: most tools never do."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._is_over = False
+
+    def set(self) -> None:
+        """Begins; the task that runs is cancelled when the time is over."""
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def ended(self) -> bool:
+        """Whether this limit has cancelled the task, and nothing else has."""
+        return self._is_over and self._task is not None and self._task.uncancel() == 0
+
+    def close(self) -> None:
+        """Takes it back."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._is_over = True
+            self._task.cancel()
+
+
+async def _end_of(task: "asyncio.Task[_Timed]") -> "_Timed | BaseException":
+    """Returns what a task ended with; raises only where the task that waits is cancelled."""
+    try:
+        end: _Timed | BaseException = await task
+    except BaseException as error:
+        end = error
+    me = asyncio.current_task()
+    # Also where the tool caught the cancellation and returned something.
+    if me is not None and me.cancelling():
+        raise asyncio.CancelledError
+    return end
 
 
 def _failed(raised: PluginError) -> ToolAnswer:

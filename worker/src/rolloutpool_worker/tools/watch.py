@@ -94,13 +94,21 @@ class ToolWatch:
         """Makes a watch with the same limits, for another loop than the worker's, in a thread of its own."""
         return ToolWatch(blocked_seconds=self._blocked_seconds, memory_bytes=self._memory_bytes, apart=True)
 
-    async def watched(self, tool: str, coroutine: Coroutine[Any, Any, T], warnings: set[str]) -> T:
+    async def watched(
+        self,
+        tool: str,
+        coroutine: Coroutine[Any, Any, T],
+        warnings: set[str],
+        *,
+        waits: Callable[[], None] | None = None,
+    ) -> T:
         """Runs a tool's coroutine and returns its result.
 
         Args:
             tool: Its name.
             coroutine: All that the call does on the loop.
             warnings: Gets what is to be said about the call in the rollout's result.
+            waits: Is called when it waits for something the first time.
 
         Raises:
             BaseException: Whatever the coroutine raises.
@@ -109,7 +117,7 @@ class ToolWatch:
         self._running.add(call)
         before = self._recent_peak(call.begun)
         try:
-            return await self._steps(tool, coroutine, warnings)
+            return await self._steps(tool, coroutine, warnings, waits)
         finally:
             self._running.remove(call)
             call.ended = self._clock()
@@ -129,7 +137,13 @@ class ToolWatch:
         return self._read[1]
 
     @types.coroutine
-    def _steps(self, tool: str, coroutine: Coroutine[Any, Any, T], warnings: set[str]) -> Generator[Any, Any, T]:
+    def _steps(
+        self,
+        tool: str,
+        coroutine: Coroutine[Any, Any, T],
+        warnings: set[str],
+        waits: Callable[[], None] | None,
+    ) -> Generator[Any, Any, T]:
         error: BaseException | None = None
         while True:
             step = RunningStep(tool, self._clock())
@@ -149,6 +163,9 @@ class ToolWatch:
                     whose = "its own" if self._apart else "the"
                     self._log(f"blocked {tool}", f"tool {tool} blocked {whose} event loop for {seconds:.1f} s")
             error = None
+            if waits is not None:
+                waits()
+                waits = None
             try:
                 yield waits_for
             # Its loop ended before it did. The tool's own coroutine may be closed already, and then takes no throw.
