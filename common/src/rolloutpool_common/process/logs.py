@@ -13,13 +13,17 @@ import logging
 import sys
 import threading
 import types
+from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import structlog
 
-__all__ = ["LogFormat", "bind_log", "configure_logs", "log_event"]
+__all__ = ["LogFormat", "bind_log", "bound_fields", "configure_logs", "log_event"]
 
 _FIELDS = "event_fields"
+# One variable for all fields: structlog's own binding has one for each, and a turn is bound at each turn.
+_bound: ContextVar[Mapping[str, object]] = ContextVar("bound", default={})  # noqa: B039  nobody changes it in place
 
 LogFormat = Literal["auto", "json", "console"]
 """`auto`: readable on a terminal, JSON elsewhere."""
@@ -42,7 +46,12 @@ def log_event(log: logging.Logger, level: int, name: str, **fields: object) -> N
 
 def bind_log(**fields: object) -> None:
     """Adds fields to all later lines of the task that runs, and of the tasks and threads that it starts."""
-    structlog.contextvars.bind_contextvars(**fields)
+    _bound.set({**_bound.get(), **fields})
+
+
+def bound_fields() -> Mapping[str, object]:
+    """Returns what is bound here."""
+    return _bound.get()
 
 
 def configure_logs(level: str, form: LogFormat) -> None:
@@ -53,7 +62,7 @@ def configure_logs(level: str, form: LogFormat) -> None:
         form: See `LogFormat`.
     """
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
+        _add_bound,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -101,6 +110,10 @@ def _log_uncaught(
     kind: type[BaseException], error: BaseException | None, traceback: types.TracebackType | None
 ) -> None:
     logging.getLogger(__name__).critical("uncaught error", exc_info=(kind, error or kind(), traceback))
+
+
+def _add_bound(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {**_bound.get(), **event}
 
 
 def _add_fields(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

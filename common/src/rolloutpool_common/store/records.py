@@ -8,15 +8,18 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 import zstandard
+from pydantic import TypeAdapter, ValidationError
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, record_length
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.runs import OnStale
@@ -50,6 +53,14 @@ LONG_RECORD = 200_000
 """Characters; to write and compress so many takes a millisecond."""
 COMPRESS_FROM = 4096
 """Bytes."""
+_NAMES = ("rollout_id", "group", "server_url")
+_PLAIN = frozenset({"messages", *_NAMES})
+"""Fields of a rollout's own that are checked by themselves."""
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+_BATCHES = 64
+"""Whose shared fields are remembered as validated."""
+_MOST_SHARED = 65_536
+"""Bytes of shared fields that are remembered."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -241,8 +252,34 @@ def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, An
 
 
 def merge_spec(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> RolloutSpec:
-    """Makes the spec of one rollout out of the batch's shared fields and its own, as `merge_fields` does."""
+    """Makes the spec of one rollout out of the batch's shared fields and its own, as `merge_fields` does.
+
+    What a batch shares is validated once, where its rollouts have nothing of their own but messages and names.
+    """
+    if isinstance(shared, bytes) and isinstance(overrides, bytes):
+        own: dict[str, Any] = orjson.loads(overrides)
+        is_plain = "messages" in own and own.keys() <= _PLAIN and len(shared) <= _MOST_SHARED
+        if is_plain and all(type(own.get(name, "")) is str for name in _NAMES):
+            template = _shared_spec(shared)
+            if template is not None and (template.server_url or "server_url" in own):
+                messages = _MESSAGES.validate_python(own["messages"])
+                # A tool may write into its rollout's metadata.
+                changes = {"rollout_id": uid, **own, "messages": messages, "metadata": {}}
+                return template.model_copy(update=changes)
     return RolloutSpec.model_validate(merge_fields(shared, overrides, uid=uid))
+
+
+@lru_cache(_BATCHES)
+def _shared_spec(shared: bytes) -> RolloutSpec | None:
+    """Validates what a batch shares; None where it is not the same for all of its rollouts."""
+    base = orjson.loads(shared)
+    if base.get("metadata") or not base.keys().isdisjoint(("rollout_id", "messages", "group")):
+        return None
+    try:
+        return RolloutSpec.model_validate(merge_fields({"messages": [], "server_url": "", **base}, {}, uid=""))
+    except ValidationError:
+        # Then each rollout's own error names it.
+        return None
 
 
 async def finish_fields(

@@ -9,7 +9,7 @@ import hashlib
 import sys
 from array import array
 from base64 import b64decode
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "pack_bytes",
     "sliced",
     "unpack",
+    "unpack_all",
 ]
 
 AT_ONCE = 32_768
@@ -97,6 +98,15 @@ def unpack(text: str, into: Numbers) -> Numbers:
     """
     try:
         into.frombytes(b64decode(text, validate=True))
+    except ValueError as error:
+        raise LedgerCorrupt(f"The journal holds an entry whose numbers cannot be read: {error}.") from None
+    return _little(into)
+
+
+def unpack_all(texts: Iterable[str], into: Numbers) -> Numbers:
+    """Reads what `pack` wrote several times, one after the other; as `unpack`."""
+    try:
+        into.frombytes(b"".join(map(a2b_base64, texts)))
     except ValueError as error:
         raise LedgerCorrupt(f"The journal holds an entry whose numbers cannot be read: {error}.") from None
     return _little(into)

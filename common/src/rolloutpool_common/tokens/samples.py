@@ -21,6 +21,10 @@ from rolloutpool_common.tokens.versions import version_bounds
 __all__ = ["ClosedSample", "Sample", "SampleSegment", "sample_of"]
 
 
+# `value` of an enumeration's member is four calls of functions.
+_KINDS = {kind: kind.value for kind in SegmentKind}
+
+
 class SampleSegment(BaseModel):
     """A run of response tokens with one origin."""
 
@@ -94,7 +98,7 @@ def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
         response_logprobs=_logprobs_of(response),
         segments=[
             SampleSegment(
-                kind=segment.kind.value,
+                kind=_KINDS[segment.kind],
                 start=segment.start - start,
                 n=segment.n,
                 turn=segment.turn,

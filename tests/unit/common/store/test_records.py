@@ -5,10 +5,14 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.support.journals import observation_record
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import encode_record
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import records
 from rolloutpool_common.store.records import (
@@ -61,6 +65,49 @@ def test_own_fields_win_and_two_of_them_key_by_key() -> None:
 def test_the_uid_serves_where_there_is_no_name() -> None:
     assert merge_spec(BASE, {}, uid="b-0").rollout_id == "b-0"
     assert BASE["metadata"] == {"a": 1, "b": {"x": 1}}
+
+
+SHARED = st.fixed_dictionaries(
+    {"tokenizer_name": st.just("t"), "sampling_params": st.sampled_from([{}, {"temperature": 0.5}])},
+    optional={
+        "server_url": st.just("http://h"),
+        "messages": st.just(BASE["messages"]),
+        "metadata": st.sampled_from([{}, {"a": 1}]),
+        "max_turns": st.sampled_from([3, -1]),
+        "v1": st.just(True),
+    },
+)
+OWN = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.sampled_from([[{"role": "user", "content": "own", "name": "n"}], [], [{"role": "x"}], None]),
+        "rollout_id": st.sampled_from(["r", None, 5]),
+        "group": st.sampled_from(["g", None]),
+        "server_url": st.sampled_from(["http://i", None]),
+        "metadata": st.just({"b": 2}),
+        "sampling_params": st.just({"top_p": 0.5}),
+    },
+)
+
+
+@given(SHARED, OWN)
+def test_what_a_batch_shares_is_validated_once_and_comes_to_the_same(
+    shared: dict[str, Any], own: dict[str, Any]
+) -> None:
+    def made(*fields: Any) -> RolloutSpec | None:
+        try:
+            return merge_spec(*fields, uid="b-0")
+        except ValidationError:
+            return None
+
+    expected = made(shared, own)
+    for _ in range(2):
+        found = made(orjson.dumps(shared), orjson.dumps(own))
+        assert found == expected
+        if found is not None and expected is not None:
+            assert found.model_dump() == expected.model_dump()
+            # A tool may do this; no other rollout is to see it.
+            found.metadata["spoiled"] = True
 
 
 @pytest.mark.parametrize(("ids", "in_thread"), [(10, False), (LONG_RESULT + 1, True)])

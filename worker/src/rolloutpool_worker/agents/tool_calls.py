@@ -48,7 +48,7 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
     if conversation.acts_by_text:
         return await text_steps(conversation)
     spec = conversation.spec
-    strategy = _strategy(spec)
+    strategy, hinted = _strategy(spec), bool(spec.metadata)
     while True:
         if spec.context is not None:
             # Here the last turn's tools have run, so an edit keeps their results with the calls that they answer.
@@ -60,7 +60,7 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
         decision = strategy(turn, conversation.messages)
         if decision.end or not (turn.tool_calls or decision.append):
             return _natural_end(turn, strategy)
-        if reason := _hint_reached(conversation):
+        if hinted and (reason := _hint_reached(conversation)):
             return reason
         if turn.tool_calls:
             await conversation.run_tools(turn, append=decision.append)

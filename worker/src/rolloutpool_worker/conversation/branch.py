@@ -26,6 +26,7 @@ from rolloutpool_common.errors import AmbiguousTurn
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.process.metrics import RENDER_SECONDS
+from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.environments import EnvironmentFacts
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
@@ -43,6 +44,9 @@ from rolloutpool_worker.policy import Reply
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 _log = logging.getLogger(__name__)
+
+# `value` of an enumeration's member is four calls of functions.
+_LABELS = {label: label.value for label in DriftLabel}
 
 
 @dataclass(slots=True)
@@ -217,7 +221,7 @@ class Branch:
             sampled_tokens=sampled,
             mask_sent=asked.mask_length or None,
             finish_reason=reply.finish_reason,
-            drift=echo.label.value,
+            drift=_LABELS[echo.label],
             tool_calls=len(reply.message.get("tool_calls") or ()),
             stop=tokens.stop_of(reply),
             policy_version=reply.policy_version,

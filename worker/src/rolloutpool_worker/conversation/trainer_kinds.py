@@ -12,6 +12,7 @@ has another length. So its kind stays unknown, and each turn is counted for noth
 many turns that agreed, most turns are not counted, and asked as if the trainer kept ids.
 """
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import orjson
@@ -135,5 +136,11 @@ class TrainerKinds:
 
 
 def _name(spec: RolloutSpec) -> str:
-    parts = [spec.server_url, spec.tokenizer_name, spec.tokenizer_revision, spec.template_kwargs]
-    return blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+    kwargs = spec.template_kwargs
+    text = orjson.dumps(kwargs, option=orjson.OPT_SORT_KEYS) if kwargs else b"null"
+    return _digest(spec.server_url, spec.tokenizer_name, spec.tokenizer_revision, text)
+
+
+@lru_cache(REMEMBERED)
+def _digest(*parts: str | bytes | None) -> str:
+    return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

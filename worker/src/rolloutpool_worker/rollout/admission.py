@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from rolloutpool_common.errors import ResultQuarantined, TokenizerMismatch
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, Sample
-from rolloutpool_common.tokens.arrays import sliced, unpack
+from rolloutpool_common.tokens.arrays import sliced, unpack_all
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
@@ -53,13 +53,15 @@ def check_result(
 def _faults(
     result: RolloutResult, ledgers: Sequence[TokenLedger], vocab_size: int, allow_untrained: bool
 ) -> Iterator[str]:
+    kept: list[int] = []
     for number, sample in enumerate(result.samples):
         yield from (f"Sample {number}: {fault}" for fault in _sample_faults(sample, vocab_size))
-    kept = [token for sample in result.samples for token in _sampled(sample)]
+        for segment in sample.segments:
+            if segment.kind == "sampled":
+                kept += sample.response_ids[segment.start : segment.start + segment.n]
     # From the journal's entries, which hold the trainer's replies; the samples were derived another way.
-    entries = (entry for ledger in ledgers for entry in ledger.entries)
-    replies = [unpack(entry.ids, array("I")) for entry in entries if isinstance(entry, SampledEntry)]
-    if kept != [token for reply in replies for token in reply]:
+    sampled = [entry.ids for ledger in ledgers for entry in ledger.entries if isinstance(entry, SampledEntry)]
+    if kept != unpack_all(sampled, array("I")).tolist():
         yield "the samples do not hold every sampled token exactly once"
     if len(kept) != result.response_tokens:
         yield f"{len(kept)} sampled tokens in the samples, {result.response_tokens} in the turns"
@@ -90,9 +92,3 @@ def _sample_faults(sample: Sample, vocab_size: int) -> Iterator[str]:
             yield f"a {segment.kind} token has mask 1"
     if at != length:
         yield "the segments do not cover the response"
-
-
-def _sampled(sample: Sample) -> Iterator[int]:
-    for segment in sample.segments:
-        if segment.kind == "sampled":
-            yield from sample.response_ids[segment.start : segment.start + segment.n]

@@ -44,6 +44,7 @@ from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
+from rolloutpool_worker.policy.callback import ungated
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
@@ -206,18 +207,23 @@ class Attempt:
         try:
             async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
                 try:
-                    return AgentEnd(RolloutStatus.COMPLETED, await self._talk_unless_down_too_long())
+                    return AgentEnd(RolloutStatus.COMPLETED, await self._talk())
                 except asyncio.CancelledError:
                     # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
                     # it was. What was sampled until the deadline is delivered.
                     if not deadline.expired():
                         raise
                     return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+        except TrainerDown as down:
+            # A trainer's port that has been down for longer than the setting allows is a failure.
+            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.trainer_down_timeout:
+                raise
+            return failed(TrainerUnreachable(down.message, retryable=False).failure(self._turn()))
         except RolloutError as error:
             return failed(error.failure(self._turn()))
         except RolloutStale:
             return AgentEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
-        except (StoppedAtBorder, TrainerDown, EnvironmentFull, StoreError):
+        except (StoppedAtBorder, EnvironmentFull, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -241,15 +247,6 @@ class Attempt:
         _log.error("unexpected error", exc_info=error)
         return failed(WorkerFault.of(error).failure(self._turn()))
 
-    async def _talk_unless_down_too_long(self) -> FinishReason:
-        """Runs the agent; a trainer's port that has been down for longer than the setting allows is a failure."""
-        try:
-            return await self._talk()
-        except TrainerDown as down:
-            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.trainer_down_timeout:
-                raise
-            raise TrainerUnreachable(down.message, retryable=False) from None
-
     async def _talk(self) -> FinishReason:
         claim, services, spec = self._claim, self._services, self._claim.spec
         agent = AGENTS.get(spec.agent)
@@ -262,7 +259,8 @@ class Attempt:
         # rollout that is isolated for its lifetime crash count (then `crashes` is 0) stays isolated after one turn.
         after_write = self._stop.clear_suspect if services.role is WorkerRole.ISOLATED and claim.crashes > 0 else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
-        trunk = await self._retry_store(lambda: services.trunks.of(claim.batch_id, spec.fork))
+        fork = spec.fork
+        trunk = None if fork is None else await self._retry_store(lambda: services.trunks.of(claim.batch_id, fork))
         session = self._session = session_of(claim, services.environments, trunk)
         claim = claim if session is None else await begin_session(session, claim, journal, self._stop, trunk)
         spec = claim.spec
@@ -271,7 +269,7 @@ class Attempt:
             lambda: open_policy(
                 *(services, claim, self._waits, tokenizer, tools, self.trace, None if trunk is None else trunk.script),
                 pause=self._stop.pause,
-                before_call=self.gate.before_call,
+                before_call=self.gate.before_call if self.gate.run else ungated,
             )
         )
         talk = self._conversation = Conversation(
@@ -287,8 +285,10 @@ class Attempt:
         self.gate.guard(talk, journal)
         try:
             reason = await agent(talk)
-            await self.gate.at_end()
-            await talk.ask_score()
+            if self.gate.run:
+                await self.gate.at_end()
+            if session is not None:
+                await talk.ask_score()
             return reason
         finally:
             # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
