@@ -46,8 +46,6 @@ from rolloutpool_common.rendering.proof import TurnShape
 from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length
 
-__all__ = ["Behind", "Delta", "DeltaRule", "Form", "Placement"]
-
 _EARLIER = 1_000_000
 """Marks of earlier messages are counted from here."""
 _TOOL = NONCE + "t"
@@ -144,17 +142,7 @@ class DeltaRule:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Behind:
-        """Finds what the template writes behind the policy's turn.
-
-        Args:
-            new_messages: What follows the turn; no assistant messages.
-            history: All messages up to the turn, that turn included.
-            tools: What the policy was shown that it may call.
-            template_kwargs: Further variables of the template.
-
-        Raises:
-            TemplateRefused: The template does not append these messages.
-        """
+        """Finds what the template writes behind the policy's turn."""
         return _first(self._behind, forms(self._codec, new_messages, history, tools, template_kwargs))
 
     def again(
@@ -173,18 +161,7 @@ class DeltaRule:
         return Behind(text, before, form, real) if text.startswith(form.start) else None
 
     def finish(self, found: Behind, sampled: Sampled) -> Delta:
-        """Cuts off what the policy sampled, and holds the rest against a render of the conversation as it is.
-
-        Args:
-            found: What stands behind the turn.
-            sampled: The end of the turn, as the policy sampled it.
-
-        Returns:
-            The ids that end the turn, and those of the new messages with the generation prompt.
-
-        Raises:
-            TemplateRefused: The ids cannot be exact with this template.
-        """
+        """Cuts off what the policy sampled, and holds the rest against a render of the conversation as it is."""
         form = found.form
         taken, over = self._end.taken(found.text, form.start, form.end, sampled, calls=found.real.calls)
         self._referee(found, taken)

@@ -15,8 +15,6 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.errors import AssistantAppended, TemplateRefused
 from rolloutpool_common.rendering.template import Message, normalise
 
-__all__ = ["Asked", "forms", "new_messages_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -44,18 +42,7 @@ def forms(
     tools: Sequence[Mapping[str, Any]] | None,
     kwargs: Mapping[str, Any] | None,
 ) -> Iterator[Asked]:
-    """The forms of a conversation: arguments as an object, then as text; the turn with its words and without.
-
-    Args:
-        codec: Marks control strings.
-        new_messages: What follows the turn.
-        history: All messages up to the turn, that turn included.
-        tools: What the policy was shown that it may call.
-        kwargs: Further variables of the template.
-
-    Raises:
-        TemplateRefused: There is nothing to append, or it is the policy's.
-    """
+    """The forms of a conversation: arguments as an object, then as text; the turn with its words and without."""
     new = new_messages_of(new_messages)
     past = normalise(history)
     turn = past.pop() if past and past[-1]["role"] == "assistant" else sentinel.assumed_turn(new)
@@ -70,11 +57,7 @@ def forms(
 
 
 def new_messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies new messages in normal form, with an id for each result: templates print or check ids.
-
-    Raises:
-        TemplateRefused: There are none, or one is an assistant's.
-    """
+    """Copies new messages in normal form, with an id for each result: templates print or check ids."""
     if not messages:
         raise TemplateRefused("There are no new messages to append.")
     if any(message.get("role") == "assistant" for message in messages):

@@ -27,8 +27,6 @@ from cachetools import LRUCache
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering.template import Message
 
-__all__ = ["IncrementShape", "IncrementTrust", "arguments_key", "increment_shape"]
-
 _log = logging.getLogger(__name__)
 
 CHECKS = 3
@@ -44,15 +42,7 @@ IncrementShape = tuple[Any, ...]
 
 
 def increment_shape(new: Sequence[Message], words: Sequence[str]) -> IncrementShape | None:
-    """What a template can tell about new messages beside their text.
-
-    Args:
-        new: The messages that follow the last count.
-        words: Literals that the template looks for in texts.
-
-    Returns:
-        A key for `IncrementTrust`; None where these messages must be counted with their history.
-    """
+    """What a template can tell about new messages beside their text."""
     if not new or any(message.get("role") not in APPENDED for message in new):
         return None
     return tuple(_form(message, words) for message in new)
@@ -87,24 +77,13 @@ class IncrementTrust:
         """Whether an increment was wrong, so that none is used any more."""
 
     def needs_check(self, shape: IncrementShape, rounds: int) -> bool:
-        """Whether this increment must be compared with a whole render.
-
-        Args:
-            shape: Of the new messages.
-            rounds: Turns of the policy in the whole conversation.
-        """
+        """Whether this increment must be compared with a whole render."""
         with self._lock:
             uses = self._uses[shape] = self._uses.get(shape, 0) + 1
             return uses % EVERY == 0 or any(self._agreed.get(key, 0) < CHECKS for key in _keys(shape, rounds))
 
     def checked(self, shape: IncrementShape, rounds: int, *, agreed: bool) -> None:
-        """Notes what a comparison has shown.
-
-        Args:
-            shape: Of the new messages.
-            rounds: Turns of the policy in the whole conversation.
-            agreed: Whether the increment led to the length of the whole render.
-        """
+        """Notes what a comparison has shown."""
         with self._lock:
             if not agreed:
                 if not self.broken:

@@ -21,8 +21,6 @@ from rolloutpool_common.rendering.control_tokens import is_marked, marked_string
 from rolloutpool_common.rendering.errors import RenderFailed, TypedTextChanged
 from rolloutpool_common.rendering.render_clock import one_time
 
-__all__ = ["render_marked"]
-
 _SHOWN = 3
 """Typed control strings that a refusal names."""
 
@@ -32,20 +30,10 @@ _Given = TypeVar("_Given")
 def render_marked(
     codec: Codec, mark: Callable[[bool], _Given], write: Callable[[_Given], str], contents: Sequence[Any]
 ) -> str:
-    """Renders typed text so that its control strings can be told from the template's own.
+    """Renders typed text so that its control strings can be told from the template's own; returns it with its marks.
 
-    Args:
-        codec: Of the tokenizer.
-        mark: Copies what is rendered with its control strings marked; also fragments at the edges of content, if told.
-        write: Renders such a copy.
-        contents: The typed contents, whose edges may add up to control strings with the text around them.
-
-    Returns:
-        The text with its marks.
-
-    Raises:
-        TypedTextChanged: Without the marks the template writes another text.
-        RenderFailed: The template refuses what was typed.
+    `mark` copies what is rendered with its control strings marked, and, if told, with fragments at the edges of content
+    too; `write` renders such a copy; `contents` may add up to control strings with the text around them.
     """
     with one_time():
         given = mark(False)

@@ -28,8 +28,6 @@ from rolloutpool_common.rendering.increments import IncrementShape, increment_sh
 from rolloutpool_common.rendering.template import Message, normalise, parse_arguments
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["RerenderCounter", "rerender"]
-
 SHARED_CHARACTERS = 48
 """Shorter pieces, such as headers, are remembered by the tokenizer for all conversations."""
 SHARED_PROMPT_CHARACTERS = 16_384
@@ -99,15 +97,7 @@ class RerenderCounter:
         self._last: _Counted | None = None
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
-        """Counts the ids of the prompt, by rendering all of it.
-
-        Args:
-            messages: The whole conversation.
-            echoed: The length that the trainer reported for these messages, if it did.
-
-        Raises:
-            RenderFailed: The template refuses the messages.
-        """
+        """Counts the ids of the prompt, by rendering all of it."""
         shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS
         whole = self._count(messages, self._tools, echoed, shared=shared)
         last, shape = self._last, self._shape(messages)
@@ -120,14 +110,7 @@ class RerenderCounter:
         return whole
 
     def count_new(self, messages: Sequence[Message]) -> int | None:
-        """Counts the ids of the prompt from what was counted last, and the messages after that.
-
-        Args:
-            messages: The whole conversation, which begins with the messages counted before.
-
-        Returns:
-            The length; None where `count` must render all of it.
-        """
+        """Counts the ids of the prompt from what was counted last, and the messages after that."""
         last, shape = self._last, self._shape(messages)
         if last is None or shape is None:
             return None
@@ -142,21 +125,11 @@ class RerenderCounter:
         return added + (last.ours if last.reported is None else last.reported)
 
     def begin(self, messages: int, length: int) -> None:
-        """Takes the trainer's word for the first prompt, instead of counting it.
-
-        Args:
-            messages: How many messages it has; none of them is the policy's.
-            length: Its ids.
-        """
+        """Takes the trainer's word for the first prompt, instead of counting it."""
         self._last = _Counted(messages, 0, length)
 
     def report(self, messages: Sequence[Message], length: int) -> None:
-        """Notes the length that the trainer reported, so that errors of increments do not add up.
-
-        Args:
-            messages: What its prompt has. Where they were not counted, its word is taken instead.
-            length: Its ids, without what our render of the first prompt lacks.
-        """
+        """Notes the length that the trainer reported, so that errors of increments do not add up."""
         last = self._last
         if last is None:
             return

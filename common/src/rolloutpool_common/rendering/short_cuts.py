@@ -39,8 +39,6 @@ from rolloutpool_common.rendering.transformers_compat import template_environmen
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["DeltaRenderer"]
-
 _log = logging.getLogger(__name__)
 
 _SHAPES = 512
@@ -126,18 +124,7 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
-        """Renders the delta of messages after a turn of the policy.
-
-        Args:
-            new_messages: What follows the turn; no assistant messages.
-            sampled: The last ids of the turn, `SAMPLED_TAIL` of them or all; empty where the policy sampled nothing.
-            history: All messages up to the turn, that turn included; None where they are not known.
-            tools: What the policy was shown that it may call.
-            template_kwargs: Further variables of the template.
-
-        Raises:
-            TemplateRefused: The ids cannot be exact with this template.
-        """
+        """Renders the delta of messages after a turn of the policy."""
         # All renders are compared with each other, so they must print one time.
         with one_time():
             return self._render(new_messages, sampled, history, tools, template_kwargs or {})
@@ -215,14 +202,7 @@ class DeltaRenderer:
         return found
 
     def reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a result or a user's message may be written otherwise where there are tools, or because of them.
-
-        Args:
-            kwargs: Further variables of the template.
-
-        Returns:
-            The answer; True where it is not known.
-        """
+        """Whether a result or a user's message may be written otherwise where there are tools, or because of them."""
         result = ("tool", ("content", "name", "role", "tool_call_id"))
         for calls, new in ((1, result), (0, ("user", ("content", "role")))):
             shapes = [TurnShape(not calls, calls, False, (), (new,), False, tools) for tools in (False, True)]
@@ -304,12 +284,7 @@ class DeltaRenderer:
             return None  # It may want an answer before such a turn, or this turn's words another form.
 
     def _joined(self, known: _Known, new: Sequence[Message]) -> tuple[str, str] | None:
-        """The text behind the turn, and the part of it before the first new message's content.
-
-        Returns:
-            None where that is not proved, or where a text is none that the proof is about. All texts must be, because a
-            template may compare what it does not print, such as a tool's name.
-        """
+        """The text behind the turn, and the part of it before the first new message's content."""
         parts, guard = known.proof.parts, known.proof.guard
         if parts is None:
             return None

@@ -36,8 +36,6 @@ from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["ChatTokenizer", "RenderedConversation"]
-
 LENGTHS = 512
 """Texts whose length in ids is remembered."""
 TOOL_LISTS = 64

@@ -4,8 +4,6 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["JsonWord", "Proof", "Reason", "Source", "TurnShape", "Word"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnShape:

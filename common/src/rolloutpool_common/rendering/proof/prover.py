@@ -37,8 +37,6 @@ from rolloutpool_common.rendering.proof.values import (
 from rolloutpool_common.rendering.sentinel import SENTINEL
 from rolloutpool_common.rendering.transformers_compat import template_keys
 
-__all__ = ["SECONDS", "prove"]
-
 SECONDS = 0.12
 """CPU time that a proof may take. It looks at the clock now and then, so it may take a fifth more."""
 _WORDS = frozenset({Source.NEW, Source.TURN})
@@ -64,15 +62,7 @@ def prove(
     kwargs: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> Proof:
-    """Proves what a template writes behind a turn of this shape.
-
-    Args:
-        environment: The template's own, as transformers makes it.
-        source: The template.
-        shape: What is known of the conversation.
-        kwargs: Further variables of the template.
-        names: Special tokens that transformers gives to templates by name, such as `eos_token`.
-    """
+    """Proves what a template writes behind a turn of this shape."""
     deadline = time.thread_time() + SECONDS
     variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
     free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
