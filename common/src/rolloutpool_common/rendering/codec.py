@@ -53,7 +53,7 @@ class Codec:
         for index, (piece, control) in enumerate(split_marks(text)):
             # Only what the template wrote is encoded with control ids. Each piece after the first one continues text.
             if control:
-                meant += sum(1 for _ in self.pattern.finditer(piece))
+                meant += len(self.pattern.findall(piece))
                 if index or after == "":
                     ids += self._inside(piece)
                 else:
@@ -101,7 +101,7 @@ class Codec:
 
     def count_control(self, pieces: Sequence[tuple[str, bool]]) -> int:
         """Counts the control strings that the template wrote, in the pieces of `split_marks`."""
-        return sum(1 for piece, control in pieces if control for _ in self.pattern.finditer(piece))
+        return sum(len(self.pattern.findall(piece)) for piece, control in pieces if control)
 
     def _encode(self, text: str) -> list[int]:
         if len(text) < _LONG:

@@ -46,14 +46,13 @@ class Sampled:
 
 def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
     """Reads the last ids of a turn."""
-    tail = list(ids[-SAMPLED_TAIL:])
-    control = codec.control_strings
-    at = next((i for i in range(len(tail) - 1, -1, -1) if tail[i] in control), None)
-    if at is None:
-        return Sampled("", lambda: codec.decode(tail), "", bool(tail))
+    tail, control = list(ids[-SAMPLED_TAIL:]), codec.control_strings
+    at = len(tail) - 1
+    while at >= 0 and tail[at] not in control:
+        at -= 1
     space = codec.decode(tail[at + 1 :]) if at + 1 < len(tail) else ""
-    if space.strip():
-        return Sampled("", lambda: codec.decode(tail), "", True)
+    if at < 0 or space.strip():
+        return Sampled("", lambda: codec.decode(tail), "", bool(tail))
     return Sampled(control[tail[at]], lambda: codec.decode(tail[:at]), space, True)
 
 

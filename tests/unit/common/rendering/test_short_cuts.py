@@ -29,13 +29,13 @@ class Renders:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found = 0
-        real = DeltaRule.find
+        real = DeltaRule.finish
 
-        def find(rule: DeltaRule, *arguments: Any, **options: Any) -> Any:
+        def finish(rule: DeltaRule, *arguments: Any) -> Delta:
             self.found += 1
-            return real(rule, *arguments, **options)
+            return real(rule, *arguments)
 
-        monkeypatch.setattr(DeltaRule, "find", find)
+        monkeypatch.setattr(DeltaRule, "finish", finish)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_rule_is_asked_at_uses_1_2_4_8_and_each_64th(make_tokenizer: MakeTok
         assert text(tokenizer, found) == behind(tokenizer, f"word {use}")
         if renders.found > before:
             asked.append(use)
-    # The first one finds the shape.
+    # The first one finds the shape; the last two are rendered in the form that the rule found.
     assert asked == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
 
 
@@ -85,6 +85,22 @@ def test_a_word_that_the_proof_is_not_about_is_rendered(make_tokenizer: MakeToke
     for _ in range(5):
         delta(tokenizer, "word")
         assert text(tokenizer, delta(tokenizer, content)) == behind(tokenizer, content)
+
+
+def test_a_part_of_a_control_string_is_joined_unless_it_completes_one(
+    make_tokenizer: MakeTokenizer, renders: Renders
+) -> None:
+    """`38` is a part of `<|reserved_special_token_38|>`, so each such result went by the rule."""
+    tokenizer = make_tokenizer(LOOP.replace("m.content", "m.content + 'end|>'") + GENERATION)
+    for content, rendered in (("m_s", 0), ("<|im", 0), ("<|im_", 1)):
+        for use in range(6):
+            delta(tokenizer, f"word {use}")
+        before = renders.found
+        found = delta(tokenizer, content)
+        assert renders.found - before == rendered
+        # What was typed is spelled, so the only stops are those that the template wrote.
+        assert [i for i in found.glue_ids if i in tokenizer.stop_ids] == tokenizer.encode("<|im_end|>")
+        assert text(tokenizer, found) == behind(tokenizer, content)
 
 
 NAMED = (
