@@ -42,7 +42,7 @@ from rolloutpool_common.rendering.errors import (
 )
 from rolloutpool_common.rendering.forms import Asked, Conversation, forms
 from rolloutpool_common.rendering.marked_render import render_marked
-from rolloutpool_common.rendering.proof import TurnShape
+from rolloutpool_common.rendering.proof import NewMessage, TurnShape
 from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length
 
@@ -120,7 +120,7 @@ class Behind:
             calls=len(calls),
             as_text=bool(calls) and isinstance(calls[0]["function"]["arguments"], str),
             beside=tuple(sorted(beside)),
-            new=tuple((message["role"], tuple(sorted(message))) for message in self.real.new),
+            new=tuple(NewMessage(message["role"], tuple(sorted(message))) for message in self.real.new),
             system=system and not self.form.placement.moves_system,
             tools=bool(self.real.tools),
             spoken=sentinel.SENTINEL in text_of(self.real.said),

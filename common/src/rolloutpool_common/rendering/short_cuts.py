@@ -18,7 +18,6 @@ the log says so: a **doubt** never ends, and holds in all processes (`doubts`).
 """
 
 import logging
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -27,12 +26,12 @@ from typing import Any, TypeVar
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.delta import Behind, Cut, Delta, DeltaRule, Form
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
 from rolloutpool_common.rendering.forms import Conversation, new_messages_of
-from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, prove
+from rolloutpool_common.rendering.joint import Joint
+from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import template_environment
@@ -65,10 +64,7 @@ class _Known:
     """What comparisons have shown of it."""
     calls: bool
     """Whether the turn makes calls."""
-    guard: re.Pattern[str]
-    """Finds what no word may hold."""
-    controls: list[str]
-    """The control strings of the constants, in order; the joined text has no others."""
+    joint: Joint
     cuts: dict[Hashable, Cut] = field(default_factory=dict)
     """By what stands behind the turn, and by how its end was sampled."""
     uses: int = 0
@@ -118,7 +114,7 @@ class DeltaRenderer:
             conversation = _normal(conversation)
             key = _key(conversation)
         known = self._known.get(key)
-        if known is not None and known.proof.parts is not None and known.shape.name not in self._doubts:
+        if known is not None and known.joint.parts and known.shape.name not in self._doubts:
             delta = self._concatenated(known, conversation.new, sampled)
             if delta is not None and not known.due(conversation):
                 return delta
@@ -145,7 +141,7 @@ class DeltaRenderer:
         if known.shape.name in self._doubts:
             self.reads_history = True
             return self._by_rule(conversation, sampled)
-        delta = None if known.proof.parts is not None else self._in_smaller_context(known, conversation, sampled)
+        delta = None if known.joint.parts else self._in_smaller_context(known, conversation, sampled)
         if delta is None:
             return self._by_rule(conversation, sampled)
         return self._compared(known, conversation, sampled, delta) if known.due(conversation) else delta
@@ -178,8 +174,8 @@ class DeltaRenderer:
         return found
 
     def _find_reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
-        result = ("tool", ("content", "name", "role", "tool_call_id"))
-        for calls, new in ((1, result), (0, ("user", ("content", "role")))):
+        result = NewMessage("tool", ("content", "name", "role", "tool_call_id"))
+        for calls, new in ((1, result), (0, NewMessage("user", ("content", "role")))):
             shapes = [TurnShape(not calls, calls, False, (), (new,), False, tools) for tools in (False, True)]
             try:
                 bare, shown = (self.proof(shape, kwargs).parts for shape in shapes)
@@ -218,27 +214,16 @@ class DeltaRenderer:
             if not self._proof(found, conversation.kwargs, system).independent:
                 raise
         proof = self._proof(found, conversation.kwargs, _begins_with_system(found.real.past))
-        known = self._known_of(proof, found, shape)
-        joined = self._joined(known, conversation.new)
+        known = _Known(proof, found.form, shape, found.real.calls, Joint(proof, self._codec.pattern))
+        joined = known.joint.join(found.real.new)
         if joined is not None:
             self._note(known, equal=joined == (found.text, found.form.start))
         self.reads_history = self.reads_history or not proof.independent
         self._remember(self._known, key, known)
         return self.rule.finish(found, sampled_tail(sampled, self._codec))
 
-    def _known_of(self, proof: Proof, found: Behind, shape: Shape) -> _Known:
-        constants = (part for part in proof.parts or () if isinstance(part, str))
-        return _Known(
-            proof,
-            found.form,
-            shape,
-            calls=found.real.calls,
-            guard=re.compile("|".join(map(re.escape, (NONCE, *sorted(proof.guard))))),
-            controls=[control for constant in constants for control in self._codec.pattern.findall(constant)],
-        )
-
     def _concatenated(self, known: _Known, new: Sequence[Message], sampled: Sequence[int]) -> Delta | None:
-        joined = self._joined(known, new)
+        joined = known.joint.join(new)
         if joined is None:
             return None
         text, start = joined
@@ -251,33 +236,6 @@ class DeltaRenderer:
             if tail.any and not (tail.control and start.count(tail.control) > 1):
                 self._remember(known.cuts, end, cut, _CUTS)
         return Delta(cut.close_ids, self.rule.glue_ids(text, cut), Use(known.shape, known.shape.stretch))
-
-    def _joined(self, known: _Known, new: Sequence[Message]) -> tuple[str, str] | None:
-        """The text behind the turn, and the part of it before the first new message's content.
-
-        None where that is not proved, or where a text is none that the proof is about. All texts must be, because a
-        template may compare what it does not print, such as a tool's name.
-        """
-        parts = known.proof.parts
-        if parts is None:
-            return None
-        for message in new:
-            for key, word in message.items():
-                if key != "role" and (not word or word != word.strip() or known.guard.search(word)):
-                    return None
-        pieces, start = [], None
-        for part in parts:
-            if isinstance(part, str):
-                pieces.append(part)
-                continue
-            if start is None and part.key == "content":
-                start = "".join(pieces)
-            pieces.append(part.write(new[part.message][part.key]))
-        text = "".join(pieces)
-        # A word may hold a control string, make one with what stands beside it, or when it is written as JSON.
-        if self._codec.pattern.findall(text) != known.controls:
-            return None
-        return text, text if start is None else start
 
     def _in_smaller_context(self, known: _Known, conversation: Conversation, sampled: Sequence[int]) -> Delta | None:
         if not known.proof.independent:

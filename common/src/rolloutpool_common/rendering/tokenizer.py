@@ -106,7 +106,8 @@ class ChatTokenizer:
         """Ids that end a turn when the policy samples them."""
         self._lock = Lock()
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TRUSTS)
-        self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
+        self.length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
+        """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
         self._deltas = {
             source: DeltaRenderer(
                 t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), fingerprint, self.doubts
@@ -199,18 +200,21 @@ class ChatTokenizer:
         self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
     ) -> IncrementTrust:
         """What is known of the increments of this template under these arguments; all conversations share it."""
-        source = self._template(tools).source
+        template, renderer, kwargs = self._template(tools), self._renderer(tools), template_kwargs or {}
         # Where tools change nothing, what conversations with tools have shown is true for those without.
-        key = source, arguments_key(template_kwargs), self.deltas_read_tools(tools, template_kwargs)
+        reads_tools = self.deltas_read_tools(tools, kwargs)
+        key = template.source, arguments_key(kwargs), reads_tools
         with self._lock:
             trust = self._trusts.get(key)
             if trust is None:
-                trust = self._trusts[key] = IncrementTrust(self.name)
+                trust = self._trusts[key] = IncrementTrust(
+                    self.name,
+                    lambda shape: renderer.proof(shape, kwargs),
+                    self._codec.pattern,
+                    template.words,
+                    tools=reads_tools,
+                )
         return trust
-
-    def length_of(self, text: str) -> int:
-        """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
-        return self._length_of(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
