@@ -17,7 +17,7 @@ written. With `edges=True` such fragments are marked as well.
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed, TypedTextChanged
@@ -142,33 +142,10 @@ def split_marks(text: str) -> list[tuple[str, bool]]:
     return pieces
 
 
-def is_marked(value: Any) -> bool:
-    """Whether `marked_strings` yields anything; faster, because each render asks."""
-    if isinstance(value, str):
-        return _OPEN in value
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if is_marked(key) or is_marked(item):
-                return True
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if is_marked(item):
-                return True
-    return False
-
-
-def marked_strings(value: Any) -> Iterator[str]:
-    """Yields what is marked in the strings and keys of a JSON value: control strings, and fragments of them."""
-    if isinstance(value, str):
-        if _OPEN in value:
-            yield from _MARKED.findall(value)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from marked_strings(key)
-            yield from marked_strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from marked_strings(item)
+def marked_strings(value: Any) -> list[str]:
+    """What is marked in the strings and keys of a JSON value: control strings, and fragments of them, each once."""
+    # One text of all of it, because each render asks, and a long history has thousands of values.
+    return list(dict.fromkeys(_MARKED.findall(repr(value))))
 
 
 def without_marks(value: Any) -> Any:

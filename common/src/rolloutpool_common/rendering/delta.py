@@ -30,7 +30,7 @@ from typing import Any
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import NONCE, is_marked, without_marks
+from rolloutpool_common.rendering.control_tokens import NONCE, marked_strings, without_marks
 from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.rendering.errors import (
     ContentUnsafe,
@@ -240,7 +240,7 @@ class DeltaRule:
             text = render_marked(self._codec, mark, write, [message["content"] for message in asked.new])
         except TypedTextChanged as changed:
             past, _, new, tools = mark(True)
-            if is_marked([past, [_without_call(message) for message in new], tools]):
+            if marked_strings([past, [_without_call(message) for message in new], tools]):
                 raise
             # Nothing is marked but ids and names of calls, and those were sampled.
             raise ContentUnsafe(changed.message) from None

@@ -13,11 +13,10 @@ Example, with `content[:20]`: `<|im_end|> is a token` is cut to `<|im_end|> is a
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import is_marked, marked_strings, split_marks, without_marks
+from rolloutpool_common.rendering.control_tokens import marked_strings, split_marks, without_marks
 from rolloutpool_common.rendering.errors import RenderFailed, TypedTextChanged
 from rolloutpool_common.rendering.render_clock import one_time
 
@@ -67,15 +66,15 @@ def _written(given: _Given, write: Callable[[_Given], str]) -> str:
 
 
 def _typed(given: Any) -> list[str]:
-    """The first control strings that are marked, each once."""
+    """The control strings that are marked."""
     try:
-        return list(islice(dict.fromkeys(marked_strings(given)), _SHOWN)) if is_marked(given) else []
+        return marked_strings(given)
     except RecursionError:
         raise RenderFailed("a message or a tool is nested too deeply to be rendered") from None
 
 
 def _changed(typed: Sequence[str]) -> TypedTextChanged:
-    shown = ", ".join(f"`{text}`" for text in typed)
+    shown = ", ".join(f"`{text}`" for text in typed[:_SHOWN])
     return TypedTextChanged(
         f"The template cuts, measures or changes text in which control strings were typed ({shown}), so its ids cannot "
         "be exact. Take these out of the messages, or use a template that writes their texts as they are."

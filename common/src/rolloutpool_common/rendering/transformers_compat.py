@@ -82,12 +82,9 @@ def template_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_template(source: str) -> nodes.Template | None:
-    """Parses a chat template, with the extensions that transformers gives it."""
-    try:
-        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
-        return environment.parse(source)
-    except Exception:  # a template is foreign code, and compiling it may raise anything
-        return None
+    """The syntax tree of a chat template; None where it cannot be parsed, and then its render says why."""
+    environment = template_environment(source)
+    return None if environment is None else environment.parse(source)
 
 
 def prepare_sandbox(source: str) -> None:
