@@ -8,8 +8,9 @@ from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed, TurnEndNotFound
 from rolloutpool_common.rendering.delta import DeltaRule
+from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import Proof
-from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES, DeltaRenderer
+from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -206,14 +207,14 @@ def test_a_doubt_is_for_good(
     make_tokenizer: MakeTokenizer, renders: Renders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A proof that is wrong from the third use on, as if this analysis misread a template."""
-    real, uses = DeltaRenderer._joined, list[None]()
+    real, uses = Joint.join, list[None]()
 
-    def wrong(self: DeltaRenderer, *arguments: Any) -> tuple[str, str] | None:
+    def wrong(self: Joint, *arguments: Any) -> tuple[str, str] | None:
         uses.append(None)
         found = real(self, *arguments)
         return found if found is None or len(uses) < 3 else (found[0].replace("user", "tool"), found[1])
 
-    monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
+    monkeypatch.setattr(Joint, "join", wrong)
     tokenizer = make_tokenizer(LOOP + GENERATION)
     with caplog.at_level(logging.ERROR):
         for use in range(8):
