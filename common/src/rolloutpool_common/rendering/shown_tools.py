@@ -24,7 +24,7 @@ def find_shown_tools(
     tools: Sequence[Mapping[str, Any]],
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, bool]:
-    """Finds which tools a prompt shows."""
+    """By name, whether a prompt shows a tool; without those of which that cannot be told."""
     seen = comparable(tokenizer.decode(prompt_ids))
     found = {_name(tool): _is_in(seen, tool) for tool in tools}
     missing = [tool for tool in tools if not found[_name(tool)]]
