@@ -26,7 +26,7 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, TEMPLATE_BUILD, TINY
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rolloutpool_common.rendering.proof import Proof, Source, TurnShape, prove
+from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import SENTINEL, after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment
@@ -217,6 +217,8 @@ class _Writer:
 
     def turn(self, shape: TurnShape) -> Message:
         """The turn with its sentinel."""
+        if shape.asked:
+            return {"role": "user", "content": f"x{SENTINEL}"}
         marked = shape.says or shape.spoken or not shape.calls
         content = ((self.text() or "x") if shape.says else "") + (SENTINEL if marked else "")
         turn: Message = {"role": "assistant", "content": content}
@@ -240,9 +242,11 @@ class _Writer:
 
     def new(self, shape: TurnShape, calls: list[Message]) -> list[Message]:
         found = []
-        for i, (role, keys) in enumerate(shape.new):
-            message = {"role": role, **{key: self.word() for key in keys if key != "role"}}
-            call = calls[i] if i < len(calls) else None
+        for i, (role, keys, count, bare) in enumerate(shape.new):
+            message: Message = {"role": role, **{key: self.word() for key in keys if key != "role"}, **dict(bare)}
+            if count:
+                calls = message["tool_calls"] = self.calls(count, as_text=True)
+            call = calls[i] if i < len(calls) and not count else None
             if "tool_call_id" in message:
                 message["tool_call_id"] = call["id"] if call and self.random.random() < 0.8 else self.identity()
             if "name" in message and call and self.random.random() < 0.8:
@@ -255,16 +259,18 @@ class _Writer:
 
 def shapes(random: Random) -> TurnShape:
     """A random shape."""
+    if random.random() < 0.25:
+        return _asked(random)
     calls = random.choice((0, 0, 1, 1, 1, 2))
     tool = random.choice(
         (("content", "role"), ("content", "role", "tool_call_id"), ("content", "name", "role", "tool_call_id"))
     )
     plain = ("content", "role")
-    new: list[tuple[str, tuple[str, ...]]] = [("tool", tool)] * calls
+    new = [NewMessage("tool", tool)] * calls
     if not calls or random.random() < 0.2:
-        new.append(("user", plain))
+        new.append(NewMessage("user", plain))
     if random.random() < 0.08:
-        new.insert(random.randrange(len(new) + 1), (random.choice(("system", "user", *_ODD_ROLES)), plain))
+        new.insert(random.randrange(len(new) + 1), NewMessage(random.choice(("system", "user", *_ODD_ROLES)), plain))
     says = random.random() < (0.3 if calls else 0.9)
     return TurnShape(
         says=says,
@@ -278,9 +284,43 @@ def shapes(random: Random) -> TurnShape:
     )
 
 
-def passes(proof: Proof, new: list[Message]) -> bool:
+def _asked(random: Random) -> TurnShape:
+    """Turns and results behind a question, as increments of prompts have them."""
+    new: list[NewMessage] = []
+    for _ in range(random.choice((0, 1, 1, 1, 2))):
+        calls = random.choice((0, 1, 1, 2))
+        said = random.choice(
+            ((("content", "role"), ()), (("role",), (("content", ""),)), (("role",), (("content", None),)))
+        )
+        new.append(NewMessage("assistant", said[0], calls, said[1]))
+        new += [NewMessage("tool", ("content", "name", "role", "tool_call_id"))] * calls
+    return TurnShape(
+        says=True,
+        calls=0,
+        as_text=True,
+        beside=(),
+        new=tuple(new),
+        system=random.random() < 0.4,
+        tools=random.random() < 0.5,
+        asked=True,
+    )
+
+
+def words_of(message: Message) -> dict[str, str]:
+    """The texts of a message, by the keys of a proof's words."""
+    words = {key: value for key, value in message.items() if value and key not in ("role", "tool_calls")}
+    for i, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        words |= {f"{i}.id": call["id"], f"{i}.name": function["name"], f"{i}.arguments": function["arguments"]}
+    return words
+
+
+def passes(proof: Proof, shape: TurnShape, new: list[Message]) -> bool:
     """Whether the guard lets the new messages' texts pass."""
-    texts = [value for message in new for key, value in message.items() if key != "role"]
+    for message, (_, keys, calls, _) in zip(new, shape.new, strict=True):
+        if len(words_of(message)) != len(keys) - 1 + 3 * calls:
+            return False  # One of them is empty.
+    texts = [text for message in new for text in words_of(message).values()]
     return all(text and text == text.strip() and not any(g in text for g in proof.guard) for text in texts)
 
 
@@ -327,9 +367,9 @@ def compare(
             tally.raised += 1
             continue
         shown = f"{shape}\n{proof}\n{json.dumps([messages, drawn[Source.TOOLS], kwargs], ensure_ascii=False)}"
-        if proof.parts is not None and passes(proof, drawn[Source.NEW]):
+        if proof.parts is not None and passes(proof, shape, drawn[Source.NEW]):
             joined = "".join(
-                p if isinstance(p, str) else p.write(drawn[Source.NEW][p.message][p.key]) for p in proof.parts
+                p if isinstance(p, str) else p.write(words_of(drawn[Source.NEW][p.message])[p.key]) for p in proof.parts
             )
             tally.part_checks += 1
             if behind != joined:

@@ -8,12 +8,18 @@ import pytest
 from tests.property.made_templates import made
 from tests.property.proofs import FalseProof, Subject, Tally, compare, examine, proof_of, shapes, subjects
 
-from rolloutpool_common.rendering.proof import Source, TurnShape
+from rolloutpool_common.rendering.proof import NewMessage, Source, TurnShape
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 SUBJECTS = subjects()
 SHAPE = TurnShape(
-    says=True, calls=0, as_text=False, beside=(), new=(("user", ("content", "role")),), system=False, tools=False
+    says=True,
+    calls=0,
+    as_text=False,
+    beside=(),
+    new=(NewMessage("user", ("content", "role")),),
+    system=False,
+    tools=False,
 )
 HEADER = re.compile(r"\{%-?\s*for (\w+) in (?:loop_)?messages\s*-?%\}")
 

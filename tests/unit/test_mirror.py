@@ -21,6 +21,7 @@ PARTS = {
     "common/rendering/control_tokens": "unit/common/rendering/test_codec",
     "common/rendering/errors": "unit/common/rendering/test_delta",
     "common/rendering/forms": "unit/common/rendering/test_delta_families",
+    "common/rendering/joint": "unit/common/rendering/test_short_cuts",
     "common/rendering/proof/access": "unit/common/rendering/proof/test_prover",
     "common/rendering/proof/claims": "unit/common/rendering/proof/test_prover",
     "common/rendering/proof/comparisons": "unit/common/rendering/proof/test_prover",

@@ -22,8 +22,6 @@ from rolloutpool_common.rendering.loading import load_tokenizer
 from rolloutpool_common.rendering.render_budget import SECONDS
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["TokenizerCache"]
-
 _Key = tuple[str, str | None]
 
 _FAILURE_LIFE_S = 60.0
@@ -43,14 +41,11 @@ class TokenizerCache:
         trust_remote_code_for: Sequence[str] = (),
         render_seconds: float = SECONDS,
     ) -> None:
-        """Makes an empty cache.
+        """Makes an empty cache of so many tokenizers.
 
-        Args:
-            size: How many tokenizers to keep.
-            allow: Shell patterns of the names that may be loaded; None allows any.
-            paths: Without `allow`: the directories that may be named, exactly as they are named here; None allows any.
-            trust_remote_code_for: Exact names whose repositories may run their own code in this process.
-            render_seconds: CPU time that one render may take (`render_budget`).
+        `allow` has shell patterns of the names that may be loaded; None allows any. Without it, only the directories
+        of `paths` may be named, exactly as there; None allows any. `trust_remote_code_for` has the exact names whose
+        repositories may run their own code in this process; `render_seconds` is the CPU that one render may take.
         """
         if size < 1:
             raise ValueError(f"A tokenizer cache needs room for at least one tokenizer, not {size}.")
@@ -75,15 +70,7 @@ class TokenizerCache:
         return cached if cached is not None else await asyncio.to_thread(self.load, name, revision)
 
     def load(self, name: str, revision: str | None = None) -> ChatTokenizer:
-        """Returns a tokenizer; loads it if it is not in the cache.
-
-        Args:
-            name: Of a hub repository or a directory.
-            revision: Commit, branch or tag of a hub repository; None is its default.
-
-        Raises:
-            TokenizerLoadError: It cannot be loaded, or is not allowed.
-        """
+        """Returns a tokenizer; loads it if it is not in the cache."""
         key = (name, revision)
         if self._allow is not None and not any(fnmatchcase(name, pattern) for pattern in self._allow):
             raise TokenizerNotAllowed(name, "this pool's settings allow only " + ", ".join(self._allow) + ".")
@@ -129,14 +116,7 @@ class TokenizerCache:
         return tokenizer
 
     def warm(self, names: Iterable[str]) -> None:
-        """Load tokenizers now, before the first rollout asks for them.
-
-        Args:
-            names: Each a `name`, or `name@revision` for a commit, branch or tag of a hub repository.
-
-        Raises:
-            TokenizerLoadError: For the first one that cannot be loaded.
-        """
+        """Load tokenizers now, before the first rollout asks for them."""
         for name in names:
             self.load(*_with_revision(name))
 

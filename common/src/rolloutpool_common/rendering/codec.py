@@ -12,8 +12,6 @@ from rolloutpool_common.rendering.control_tokens import ControlTokenEscaper, spl
 from rolloutpool_common.rendering.errors import ContentUnsafe
 from rolloutpool_common.rendering.vocabulary import Vocabulary
 
-__all__ = ["Codec"]
-
 _LONG = 500
 """Characters. For a shorter text, letting go of the GIL costs more than the microseconds that it would free."""
 
@@ -39,12 +37,7 @@ class Codec:
         self._control = frozenset(self.control_strings)
 
     def encode(self, text: str, *, control: bool = True) -> list[int]:
-        """Encodes a text, without adding special tokens.
-
-        Args:
-            text: Any text.
-            control: Whether control strings become control ids; otherwise they are spelled.
-        """
+        """Encodes a text, without adding special tokens."""
         if control:
             return self._encode(text)
         return self.encode_rendered(self.escaper.value(text))
@@ -52,20 +45,15 @@ class Codec:
     def encode_rendered(self, text: str, *, after: str | None = None) -> list[int]:
         """Encodes a rendered text in which typed control strings are marked.
 
-        Args:
-            text: The text with its marks.
-            after: The control string that the text continues; empty where it continues other text, so that nothing may
-                be added that belongs to a beginning. None where it is a beginning.
-
-        Raises:
-            ContentUnsafe: There are more control ids than the template wrote control strings.
+        It may continue the control string `after`, or other text if that is empty: then nothing is added that belongs
+        to a beginning. None where it is one. Raises ContentUnsafe for control ids that the template did not write.
         """
         ids: list[int] = []
         meant = 0
         for index, (piece, control) in enumerate(split_marks(text)):
             # Only what the template wrote is encoded with control ids. Each piece after the first one continues text.
             if control:
-                meant += sum(1 for _ in self.pattern.finditer(piece))
+                meant += len(self.pattern.findall(piece))
                 if index or after == "":
                     ids += self._inside(piece)
                 else:
@@ -78,15 +66,7 @@ class Codec:
         return ids
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Finds where each id of `encode_rendered(text)` lies in the text.
-
-        Returns:
-            [T]; [start, end) in characters of the text without its marks. Ids that share a character all have that
-            character's place.
-
-        Raises:
-            ContentUnsafe: See `encode_rendered`.
-        """
+        """Finds where each id of `encode_rendered(text)` lies in the text."""
         places: list[tuple[int, int]] = []
         base = 0
         for index, (piece, control) in enumerate(split_marks(text)):
@@ -121,7 +101,7 @@ class Codec:
 
     def count_control(self, pieces: Sequence[tuple[str, bool]]) -> int:
         """Counts the control strings that the template wrote, in the pieces of `split_marks`."""
-        return sum(1 for piece, control in pieces if control for _ in self.pattern.finditer(piece))
+        return sum(len(self.pattern.findall(piece)) for piece, control in pieces if control)
 
     def _encode(self, text: str) -> list[int]:
         if len(text) < _LONG:

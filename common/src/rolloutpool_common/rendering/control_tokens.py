@@ -17,12 +17,10 @@ written. With `edges=True` such fragments are marked as well.
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed, TypedTextChanged
-
-__all__ = ["NONCE", "ControlTokenEscaper", "is_marked", "marked_strings", "split_marks", "without_marks"]
 
 NONCE = "q" + secrets.token_hex(12)
 """Part of every mark, sentinel and marker of this process; text that contains it is refused."""
@@ -55,12 +53,7 @@ class ControlTokenEscaper:
     """Marks the control strings of one tokenizer in text that somebody typed."""
 
     def __init__(self, control: Iterable[str], special: Iterable[str]) -> None:
-        """Prepares the patterns.
-
-        Args:
-            control: All control strings.
-            special: Those of them that not even an assistant message may contain.
-        """
+        """Prepares the patterns."""
         # Longest first, because of several alternatives a regular expression takes the first that fits.
         strings = sorted(control, key=len, reverse=True)
         self.pattern = _any_of(strings)
@@ -73,15 +66,7 @@ class ControlTokenEscaper:
         self._longest = max(map(len, strings), default=0)
 
     def messages(self, messages: Sequence[Mapping[str, Any]], *, edges: bool = False) -> list[dict[str, Any]]:
-        """Copies the messages with their control strings marked, everywhere but in roles.
-
-        Args:
-            messages: In normal form.
-            edges: Whether to mark fragments at the edges of content too.
-
-        Raises:
-            ContentUnsafe: A message contains the nonce.
-        """
+        """Copies the messages with their control strings marked, everywhere but in roles."""
         return [
             {
                 key: value
@@ -93,17 +78,7 @@ class ControlTokenEscaper:
         ]
 
     def value(self, value: Any, *, edges: bool = False, special_only: bool = False) -> Any:
-        """Copies a JSON value with the control strings in its strings and keys marked.
-
-        Args:
-            value: Any JSON value.
-            edges: Whether to mark fragments at the edges of each string too.
-            special_only: Whether to leave markup such as `<think>` unmarked: an assistant that wrote it meant it.
-
-        Raises:
-            ContentUnsafe: A string contains the nonce.
-            RenderFailed: The value is nested too deeply. A policy can sample such arguments.
-        """
+        """Copies a JSON value with the control strings in its strings and keys marked."""
         try:
             return self._copy(value, edges, special_only)
         except RecursionError:
@@ -150,14 +125,7 @@ class ControlTokenEscaper:
 
 
 def split_marks(text: str) -> list[tuple[str, bool]]:
-    """Splits a rendered text at its marks.
-
-    Returns:
-        Pieces (text, whether control strings in it become control ids).
-
-    Raises:
-        TypedTextChanged: The template tore a marked control string apart.
-    """
+    """Splits a rendered text at its marks."""
     if NONCE not in text:
         return [(text, True)]
     pieces, control = [], True
@@ -174,33 +142,10 @@ def split_marks(text: str) -> list[tuple[str, bool]]:
     return pieces
 
 
-def is_marked(value: Any) -> bool:
-    """Whether `marked_strings` yields anything; faster, because each render asks."""
-    if isinstance(value, str):
-        return _OPEN in value
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if is_marked(key) or is_marked(item):
-                return True
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if is_marked(item):
-                return True
-    return False
-
-
-def marked_strings(value: Any) -> Iterator[str]:
-    """Yields what is marked in the strings and keys of a JSON value: control strings, and fragments of them."""
-    if isinstance(value, str):
-        if _OPEN in value:
-            yield from _MARKED.findall(value)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from marked_strings(key)
-            yield from marked_strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from marked_strings(item)
+def marked_strings(value: Any) -> list[str]:
+    """What is marked in the strings and keys of a JSON value: control strings, and fragments of them, each once."""
+    # One text of all of it, because each render asks, and a long history has thousands of values.
+    return list(dict.fromkeys(_MARKED.findall(repr(value))))
 
 
 def without_marks(value: Any) -> Any:

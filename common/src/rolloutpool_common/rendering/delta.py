@@ -30,7 +30,7 @@ from typing import Any
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import NONCE, is_marked, without_marks
+from rolloutpool_common.rendering.control_tokens import NONCE, marked_strings, without_marks
 from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.rendering.errors import (
     ContentUnsafe,
@@ -40,13 +40,11 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
     TypedTextChanged,
 )
-from rolloutpool_common.rendering.forms import Asked, forms
+from rolloutpool_common.rendering.forms import Asked, Conversation, forms
 from rolloutpool_common.rendering.marked_render import render_marked
-from rolloutpool_common.rendering.proof import TurnShape
+from rolloutpool_common.rendering.proof import NewMessage, TurnShape
 from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length
-
-__all__ = ["Behind", "Delta", "DeltaRule", "Form", "Placement"]
 
 _EARLIER = 1_000_000
 """Marks of earlier messages are counted from here."""
@@ -90,6 +88,18 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the policy's turn is over, in the text behind the sentinel."""
+
+    close_ids: tuple[int, ...]
+    """What ends the turn, as far as the policy did not sample it."""
+    at: int
+    """Where the new messages begin."""
+    after: str
+    """The control string before them; empty where other text stands there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Behind:
     """What stands behind the sentinel."""
 
@@ -101,26 +111,16 @@ class Behind:
     real: Asked
     """The conversation as it was rendered, without marks."""
 
-    @property
-    def past(self) -> Sequence[Message]:
-        """The messages before the turn, as they were rendered."""
-        return self.real.past
-
-    @property
-    def turn(self) -> Message:
-        """The turn, as it was rendered."""
-        return self.real.turn
-
     def shape(self, *, system: bool) -> TurnShape:
         """What a proof is about: this form of the turn and of the new messages, behind a system message or none."""
         calls = self.real.said.get("tool_calls") or []
-        beside = (key for key in self.turn if key not in ("role", "content", "tool_calls"))
+        beside = (key for key in self.real.turn if key not in ("role", "content", "tool_calls"))
         return TurnShape(
-            says=bool(self.turn["content"]),
+            says=bool(self.real.turn["content"]),
             calls=len(calls),
             as_text=bool(calls) and isinstance(calls[0]["function"]["arguments"], str),
             beside=tuple(sorted(beside)),
-            new=tuple((message["role"], tuple(sorted(message))) for message in self.real.new),
+            new=tuple(NewMessage(message["role"], tuple(sorted(message))) for message in self.real.new),
             system=system and not self.form.placement.moves_system,
             tools=bool(self.real.tools),
             spoken=sentinel.SENTINEL in text_of(self.real.said),
@@ -136,64 +136,33 @@ class DeltaRule:
         self._codec = codec
         self._end = end
 
-    def find(
-        self,
-        new_messages: Sequence[Message],
-        *,
-        history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> Behind:
-        """Finds what the template writes behind the policy's turn.
+    def find(self, conversation: Conversation) -> Behind:
+        """Finds what the template writes behind the policy's turn; refuses what it does not append."""
+        return _first(self._behind, forms(self._codec, conversation))
 
-        Args:
-            new_messages: What follows the turn; no assistant messages.
-            history: All messages up to the turn, that turn included.
-            tools: What the policy was shown that it may call.
-            template_kwargs: Further variables of the template.
-
-        Raises:
-            TemplateRefused: The template does not append these messages.
-        """
-        return _first(self._behind, forms(self._codec, new_messages, history, tools, template_kwargs))
-
-    def again(
-        self,
-        form: Form,
-        new_messages: Sequence[Message],
-        *,
-        history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> Behind | None:
+    def again(self, form: Form, conversation: Conversation) -> Behind | None:
         """As `find`, in a form that was found before: one render. None where the turn's end is another one."""
-        found = forms(self._codec, new_messages, history, tools, template_kwargs)
-        real = self._placed(next(islice(found, form.number, None)), form.placement)
+        asked = next(islice(forms(self._codec, conversation), form.number, None))
+        real = self._placed(asked, form.placement)
         before, text = self._text(self._guarded(real, form.placement))
         return Behind(text, before, form, real) if text.startswith(form.start) else None
 
     def finish(self, found: Behind, sampled: Sampled) -> Delta:
-        """Cuts off what the policy sampled, and holds the rest against a render of the conversation as it is.
-
-        Args:
-            found: What stands behind the turn.
-            sampled: The end of the turn, as the policy sampled it.
-
-        Returns:
-            The ids that end the turn, and those of the new messages with the generation prompt.
-
-        Raises:
-            TemplateRefused: The ids cannot be exact with this template.
-        """
+        """Cuts off what the policy sampled, and holds the rest against a render of the conversation as it is."""
         form = found.form
         taken, over = self._end.taken(found.text, form.start, form.end, sampled, calls=found.real.calls)
         self._referee(found, taken)
-        return self._encoded(found.text, taken, over, sampled)
+        cut = self._cut(found.text, taken, over, sampled)
+        return Delta(cut.close_ids, self.glue_ids(found.text, cut))
 
-    def cut(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> Delta:
-        """As `finish`, for a text that was put together in another way and is held against nothing."""
+    def cut(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> Cut:
+        """Where `finish` would cut a text that was put together in another way, and is held against nothing."""
         taken, over = self._end.taken(text, start, end, sampled, calls=calls)
-        return self._encoded(text, taken, over, sampled)
+        return self._cut(text, taken, over, sampled)
+
+    def glue_ids(self, text: str, cut: Cut) -> tuple[int, ...]:
+        """The ids behind the end of the turn."""
+        return tuple(self._codec.encode_rendered(text[cut.at :], after=cut.after))
 
     def _behind(self, number: int, asked: Asked) -> Behind:
         real = self._placed(asked, placement := self._placement(asked))
@@ -271,7 +240,7 @@ class DeltaRule:
             text = render_marked(self._codec, mark, write, [message["content"] for message in asked.new])
         except TypedTextChanged as changed:
             past, _, new, tools = mark(True)
-            if is_marked([past, [_without_call(message) for message in new], tools]):
+            if marked_strings([past, [_without_call(message) for message in new], tools]):
                 raise
             # Nothing is marked but ids and names of calls, and those were sampled.
             raise ContentUnsafe(changed.message) from None
@@ -296,15 +265,13 @@ class DeltaRule:
             generation_prompt=generation_prompt,
         )
 
-    def _encoded(self, text: str, taken: int, over: int, sampled: Sampled) -> Delta:
+    def _cut(self, text: str, taken: int, over: int, sampled: Sampled) -> Cut:
         # Where nothing was sampled, the text continues a prompt, and that ends as this text does.
         before = self._last_control(text) if not sampled.any else "" if sampled.space else sampled.control
-        close: list[int] = []
-        if over > taken:
-            close = self._codec.encode_rendered(text[taken:over], after=before)
-            before = self._last_control(text[:over])
-        glue = self._codec.encode_rendered(text[max(taken, over) :], after=before)
-        return Delta(tuple(close), tuple(glue))
+        if over <= taken:
+            return Cut((), taken, before)
+        close = self._codec.encode_rendered(text[taken:over], after=before)
+        return Cut(tuple(close), over, self._last_control(text[:over]))
 
     def _referee(self, found: Behind, taken: int) -> None:
         """Holds the delta's text against a render of the conversation as it is."""

@@ -23,8 +23,6 @@ from cachetools import LRUCache
 
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["MOST", "MOST_OF_ONE", "Doubts", "Shape", "Use", "name_of"]
-
 MOST = 1_000
 MOST_OF_ONE = 32
 SHAPES = 4_096
@@ -110,13 +108,7 @@ class Doubts:
 
 
 def name_of(fingerprint: TokenizerFingerprint, source: str, key: Hashable) -> str:
-    """Names a shape: the first digits of its template's hash, and a hash of all that its deltas depend on.
-
-    Args:
-        fingerprint: The tokenizer's.
-        source: The template's; a tokenizer may have several.
-        key: Tells the shape from the template's others. It has one text in all processes.
-    """
+    """Names a shape: the first digits of its template's hash, and a hash of all that its deltas depend on."""
     whole = repr((fingerprint.tokenizer_sha256, fingerprint.transformers_version, source, key))
     shape = blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"{fingerprint.template_sha256[:TEMPLATE_DIGITS]}.{shape}"

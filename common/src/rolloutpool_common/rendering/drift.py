@@ -22,8 +22,6 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.segments import Segment, SegmentKind
 
-__all__ = ["classify", "comparable", "holds", "verify_prompt_contains"]
-
 _CALL_MARKUP = (
     "<tool_call",
     "[TOOL_CALLS]",

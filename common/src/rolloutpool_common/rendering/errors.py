@@ -22,22 +22,6 @@ policy is at fault. Reasons hold no text of a prompt: what a template's error qu
 
 from rolloutpool_common.errors import RolloutPoolError, TemplateUnusable, TokenizerLoadFailed
 
-__all__ = [
-    "WRITTEN_BY_OTHERS",
-    "AssistantAppended",
-    "ContentUnsafe",
-    "HistoryRewritten",
-    "PartsRefused",
-    "RenderFailed",
-    "RenderTooCostly",
-    "TemplateMissing",
-    "TemplateRefused",
-    "TokenizerLoadError",
-    "TokenizerNotAllowed",
-    "TurnEndNotFound",
-    "TypedTextChanged",
-]
-
 
 class TokenizerLoadError(TokenizerLoadFailed):
     """The tokenizer could not be loaded."""

@@ -15,7 +15,19 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.errors import AssistantAppended, TemplateRefused
 from rolloutpool_common.rendering.template import Message, normalise
 
-__all__ = ["Asked", "forms", "new_messages_of"]
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a delta is rendered of."""
+
+    new: Sequence[Message]
+    """What follows the turn."""
+    history: Sequence[Message]
+    """All messages up to the turn, that turn included."""
+    tools: Sequence[Mapping[str, Any]] | None
+    """What the policy was shown that it may call."""
+    kwargs: Mapping[str, Any]
+    """Further variables of the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +49,10 @@ class Asked:
         return bool(self.turn.get("tool_calls"))
 
 
-def forms(
-    codec: Codec,
-    new_messages: Sequence[Message],
-    history: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]] | None,
-    kwargs: Mapping[str, Any] | None,
-) -> Iterator[Asked]:
-    """The forms of a conversation: arguments as an object, then as text; the turn with its words and without.
-
-    Args:
-        codec: Marks control strings.
-        new_messages: What follows the turn.
-        history: All messages up to the turn, that turn included.
-        tools: What the policy was shown that it may call.
-        kwargs: Further variables of the template.
-
-    Raises:
-        TemplateRefused: There is nothing to append, or it is the policy's.
-    """
-    new = new_messages_of(new_messages)
-    past = normalise(history)
+def forms(codec: Codec, conversation: Conversation) -> Iterator[Asked]:
+    """The forms of a conversation: arguments as an object, then as text; the turn with its words and without."""
+    new = new_messages_of(conversation.new)
+    past = normalise(conversation.history)
     turn = past.pop() if past and past[-1]["role"] == "assistant" else sentinel.assumed_turn(new)
     # Templates print ids and names of calls behind the sentinel too, and those may be anything that was sampled.
     calls = [(_guarded(call_id, codec), _guarded(name, codec)) for call_id, name in sentinel.calls_of(turn)]
@@ -66,15 +61,11 @@ def forms(
         earlier = [_with_text_arguments(message) for message in past] if as_text else past
         for said, real in sentinel.turns(turn, calls, as_text=as_text):
             shown = _with_text_arguments(real) if as_text else real
-            yield Asked(earlier, said, shown, new, tools or None, kwargs or {})
+            yield Asked(earlier, said, shown, new, conversation.tools or None, conversation.kwargs)
 
 
 def new_messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies new messages in normal form, with an id for each result: templates print or check ids.
-
-    Raises:
-        TemplateRefused: There are none, or one is an assistant's.
-    """
+    """Copies new messages in normal form, with an id for each result: templates print or check ids."""
     if not messages:
         raise TemplateRefused("There are no new messages to append.")
     if any(message.get("role") == "assistant" for message in messages):

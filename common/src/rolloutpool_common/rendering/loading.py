@@ -28,8 +28,6 @@ from rolloutpool_common.rendering.transformers_compat import backend_of, reposit
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["TINY", "load_tokenizer"]
-
 _log = logging.getLogger(__name__)
 
 TINY = "rolloutpool/tiny"

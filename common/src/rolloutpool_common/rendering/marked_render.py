@@ -13,15 +13,12 @@ Example, with `content[:20]`: `<|im_end|> is a token` is cut to `<|im_end|> is a
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import is_marked, marked_strings, split_marks, without_marks
+from rolloutpool_common.rendering.control_tokens import marked_strings, split_marks, without_marks
 from rolloutpool_common.rendering.errors import RenderFailed, TypedTextChanged
 from rolloutpool_common.rendering.render_clock import one_time
-
-__all__ = ["render_marked"]
 
 _SHOWN = 3
 """Typed control strings that a refusal names."""
@@ -32,20 +29,10 @@ _Given = TypeVar("_Given")
 def render_marked(
     codec: Codec, mark: Callable[[bool], _Given], write: Callable[[_Given], str], contents: Sequence[Any]
 ) -> str:
-    """Renders typed text so that its control strings can be told from the template's own.
+    """Renders typed text so that its control strings can be told from the template's own; returns it with its marks.
 
-    Args:
-        codec: Of the tokenizer.
-        mark: Copies what is rendered with its control strings marked; also fragments at the edges of content, if told.
-        write: Renders such a copy.
-        contents: The typed contents, whose edges may add up to control strings with the text around them.
-
-    Returns:
-        The text with its marks.
-
-    Raises:
-        TypedTextChanged: Without the marks the template writes another text.
-        RenderFailed: The template refuses what was typed.
+    `mark` copies what is rendered with its control strings marked, and, if told, with fragments at the edges of content
+    too; `write` renders such a copy; `contents` may add up to control strings with the text around them.
     """
     with one_time():
         given = mark(False)
@@ -79,15 +66,15 @@ def _written(given: _Given, write: Callable[[_Given], str]) -> str:
 
 
 def _typed(given: Any) -> list[str]:
-    """The first control strings that are marked, each once."""
+    """The control strings that are marked."""
     try:
-        return list(islice(dict.fromkeys(marked_strings(given)), _SHOWN)) if is_marked(given) else []
+        return marked_strings(given)
     except RecursionError:
         raise RenderFailed("a message or a tool is nested too deeply to be rendered") from None
 
 
 def _changed(typed: Sequence[str]) -> TypedTextChanged:
-    shown = ", ".join(f"`{text}`" for text in typed)
+    shown = ", ".join(f"`{text}`" for text in typed[:_SHOWN])
     return TypedTextChanged(
         f"The template cuts, measures or changes text in which control strings were typed ({shown}), so its ids cannot "
         "be exact. Take these out of the messages, or use a template that writes their texts as they are."

@@ -16,8 +16,6 @@ from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["find_pieces", "write_pieces"]
-
 AT_ONCE = 2000
 """Ids that are decoded by one call, which lets go of the GIL."""
 _LETTER = "a"

@@ -13,8 +13,6 @@ unless the template's own source says it.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["without_quotes"]
-
 _BLOCK = 8
 _LEAST = 12
 """Characters of a run that is a quote; shorter ones are common words."""
@@ -23,16 +21,7 @@ _SHORTEST = 3
 
 
 def without_quotes(text: str, messages: Iterable[Mapping[str, Any]], source: str) -> str:
-    """Replaces what an error's text quotes of messages.
-
-    Args:
-        text: The error's, cut to a few hundred characters.
-        messages: What was rendered.
-        source: The template's; its own words stay.
-
-    Returns:
-        The text with `…` for each quote.
-    """
+    """Replaces what an error's text quotes of messages."""
     quoted = [False] * len(text)
     for said in _strings([{**message, "role": ""} for message in messages]):
         for start, end in _shared(text, said):

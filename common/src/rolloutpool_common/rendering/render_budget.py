@@ -26,8 +26,6 @@ from jinja2.utils import generate_lorem_ipsum
 
 from rolloutpool_common.rendering.errors import RenderTooCostly
 
-__all__ = ["INTERCEPTED", "LIMITED", "SECONDS", "RenderBudget", "guard", "limited"]
-
 INTERCEPTED = frozenset({"*", "**"})
 """Operators that the sandbox must not compute while it compiles: `10 ** (10 ** 9)` holds the process for hours."""
 LIMITED = ("batch", "center", "indent", "slice")
@@ -68,11 +66,7 @@ class RenderBudget:
 
     @contextmanager
     def limit(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-        """Limits the render of these messages that this thread makes inside.
-
-        Raises:
-            RenderTooCostly: It takes more.
-        """
+        """Limits the render of these messages that this thread makes inside."""
         running = _running
         start = time.thread_time()
         running.deadline = start + self.seconds
@@ -111,15 +105,7 @@ def _check(context: Context, value: Any) -> Any:
 
 
 def guard(environment: Environment, source: str) -> JinjaTemplate:
-    """Compiles a template with checks of the budget in it. What it renders stays the same.
-
-    Args:
-        environment: Of this template alone; its operators and filters are limited as well.
-        source: The template.
-
-    Raises:
-        TemplateSyntaxError: It cannot be parsed.
-    """
+    """Compiles a template with checks of the budget in it. What it renders stays the same."""
     environment.filters[_CHECK] = _check
     table = getattr(environment, "binop_table", {})
     table["*"], table["**"] = _times, _power

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-__all__ = ["one_time", "strftime_now"]
-
 
 class _Clock(threading.local):
     """The time at which this thread's renders are made."""

@@ -14,8 +14,8 @@ Tokenising the whole history each turn would cost more with every turn. So the t
    length; if not, the text is tokenised whole as well and compared.
 3. If they agree, later texts are counted by pieces; if not, whole.
 
-Rendering the whole history costs more with every turn, too. So `count_new` renders only the new messages, wherever that
-was found to give the same (`increments`).
+Rendering the whole history costs more with every turn, too. So `count_new` looks at the new messages alone, wherever
+that was found to give the same (`increments`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,16 @@ from hashlib import blake2b
 from typing import Any
 
 from rolloutpool_common.rendering.errors import RenderFailed
-from rolloutpool_common.rendering.increments import IncrementShape, increment_shape
+from rolloutpool_common.rendering.increments import QUESTION, Increment
 from rolloutpool_common.rendering.template import Message, normalise, parse_arguments
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
-
-__all__ = ["RerenderCounter", "rerender"]
 
 SHARED_CHARACTERS = 48
 """Shorter pieces, such as headers, are remembered by the tokenizer for all conversations."""
 SHARED_PROMPT_CHARACTERS = 16_384
 """So are those of first prompts up to this length: a batch's prompts share instructions and tools. What is said later
 is remembered by its conversation, because conversations that say different things would push each other's texts out."""
-_USER: dict[str, Any] = {"role": "user", "content": "x"}
+_USER: dict[str, Any] = {"role": "user", "content": QUESTION}
 
 
 def rerender(
@@ -94,69 +92,53 @@ class RerenderCounter:
         self._lengths: dict[bytes, int] = {}
         self._whole: bool | None = None if tokenizer.added_are_borders else True
         self._trust = tokenizer.increment_trust(tools, template_kwargs)
-        self._words = tokenizer.template_words(tools)
-        self._opening = None if tokenizer.deltas_read_tools(tools, template_kwargs) else self._trust.opening
+        self._reads_tools = tokenizer.deltas_read_tools(tools, template_kwargs)
+        self._asked: int | None = None
+        """Ids of the question and what is proved to stand behind it."""
+        self._opening: int | None = None
+        """Ids of the question's render, where that depends on the tools of this conversation."""
         self._last: _Counted | None = None
 
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
-        """Counts the ids of the prompt, by rendering all of it.
-
-        Args:
-            messages: The whole conversation.
-            echoed: The length that the trainer reported for these messages, if it did.
-
-        Raises:
-            RenderFailed: The template refuses the messages.
-        """
+        """Counts the ids of the prompt, by rendering all of it."""
         shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS
         whole = self._count(messages, self._tools, echoed, shared=shared)
-        last, shape = self._last, self._shape(messages)
-        rounds = _rounds(messages)
-        if last is not None and shape is not None and not last.taken:
-            added = self._added(messages[last.messages :])
-            agreed = added is not None and last.ours + added == whole
-            self._trust.checked(shape, rounds, agreed=agreed)
+        last, rounds = self._last, _rounds(messages)
+        if last is not None and not last.taken and not self._trust.broken:
+            new = self._given(messages[last.messages :])
+            increment = self._trust.find(new)
+            if increment is not None:
+                added = self._added(new, increment)
+                agreed = added is not None and last.ours + added == whole
+                self._trust.checked(increment.shape, rounds, agreed=agreed)
         self._last = _Counted(len(messages), rounds, whole)
         return whole
 
     def count_new(self, messages: Sequence[Message]) -> int | None:
         """Counts the ids of the prompt from what was counted last, and the messages after that.
 
-        Args:
-            messages: The whole conversation, which begins with the messages counted before.
-
-        Returns:
-            The length; None where `count` must render all of it.
+        None where `count` must render all of it.
         """
-        last, shape = self._last, self._shape(messages)
-        if last is None or shape is None:
+        last = self._last
+        if last is None or self._trust.broken:
             return None
-        new = messages[last.messages :]
+        new = self._given(messages[last.messages :])
+        increment = self._trust.find(new)
         rounds = last.rounds + _rounds(new)
-        if self._trust.needs_check(shape, rounds):
+        if increment is None or self._trust.needs_check(increment.shape, rounds):
             return None
-        added = self._added(new)
+        added = self._added(new, increment)
         if added is None:
             return None
-        self._last = replace(last, messages=len(messages), rounds=rounds, ours=last.ours + added, reported=None)
+        self._last = _Counted(len(messages), rounds, last.ours + added, taken=last.taken)
         return added + (last.ours if last.reported is None else last.reported)
 
     def begin(self, messages: int, length: int) -> None:
-        """Takes the trainer's word for the first prompt, instead of counting it.
-
-        Args:
-            messages: How many messages it has; none of them is the policy's.
-            length: Its ids.
-        """
+        """Takes the trainer's word for the first prompt, instead of counting it."""
         self._last = _Counted(messages, 0, length)
 
     def report(self, messages: Sequence[Message], length: int) -> None:
-        """Notes the length that the trainer reported, so that errors of increments do not add up.
-
-        Args:
-            messages: What its prompt has. Where they were not counted, its word is taken instead.
-            length: Its ids, without what our render of the first prompt lacks.
-        """
+        """Notes the length that the trainer reported, so that errors of increments do not add up."""
         last = self._last
         if last is None:
             return
@@ -175,22 +157,24 @@ class RerenderCounter:
         """How many messages were counted last."""
         return 0 if self._last is None else self._last.messages
 
-    def _shape(self, messages: Sequence[Message]) -> IncrementShape | None:
-        if self._trust.broken or self._last is None:
-            return None
-        shape = increment_shape(messages[self._last.messages :], self._words)
-        # Each form is checked by itself.
-        return shape if shape is None or not self._parsed else ("parsed", *shape)
+    def _given(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages as this trainer's template gets them."""
+        return parse_arguments(messages) if self._parsed else messages
 
-    def _added(self, new: Sequence[Message]) -> int | None:
+    def _added(self, new: Sequence[Message], increment: Increment) -> int | None:
         """How many ids the new messages add; None where the template refuses them without their history."""
-        tools = self._tools if self._tokenizer.deltas_read_tools(self._tools, self._kwargs) else None
+        if increment.text is not None and (behind := self._trust.behind_question) is not None:
+            if self._asked is None:
+                self._asked = self._length(QUESTION + behind)
+            return self._length(QUESTION + increment.text) - self._asked
+        tools = self._tools if self._reads_tools else None
+        opening = self._opening if self._reads_tools else self._trust.opening
         try:
-            if self._opening is None:
-                self._opening = self._count([_USER], tools)
-                if tools is None:
-                    self._trust.opening = self._opening
-            return self._count([_USER, *new], tools) - self._opening
+            if opening is None:
+                opening = self._opening = self._count([_USER], tools)
+                if not self._reads_tools:
+                    self._trust.opening = opening
+            return self._count([_USER, *new], tools) - opening
         except RenderFailed:
             return None
 
@@ -202,8 +186,10 @@ class RerenderCounter:
         *,
         shared: int = SHARED_CHARACTERS,
     ) -> int:
-        given = parse_arguments(messages) if self._parsed else messages
-        text = _text(self._tokenizer, given, tools, self._kwargs)
+        text = _text(self._tokenizer, self._given(messages), tools, self._kwargs)
+        return self._length(text, echoed, shared)
+
+    def _length(self, text: str, echoed: int | None = None, shared: int = SHARED_CHARACTERS) -> int:
         if self._whole is None:
             pieces = self._by_pieces(text, shared)
             # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).
@@ -213,18 +199,16 @@ class RerenderCounter:
         return len(self._tokenizer.encode(text)) if self._whole else self._by_pieces(text, shared)
 
     def _by_pieces(self, text: str, shared: int) -> int:
-        total = start = 0
-        for border in self._tokenizer.added_pattern.finditer(text):
-            # The added token itself is one id.
-            total += self._piece(text[start : border.start()], shared) + 1
-            start = border.end()
-        return total + self._piece(text[start:], shared)
+        pieces = self._tokenizer.added_pattern.split(text)
+        # Each added token between two pieces is one id.
+        total = len(pieces) - 1
+        for piece in pieces:
+            if piece:
+                short = len(piece) <= SHARED_CHARACTERS
+                total += self._tokenizer.length_of(piece) if short else self._long_piece(piece, shared)
+        return total
 
-    def _piece(self, piece: str, shared: int) -> int:
-        if not piece:
-            return 0
-        if len(piece) <= SHARED_CHARACTERS:
-            return self._tokenizer.length_of(piece)
+    def _long_piece(self, piece: str, shared: int) -> int:
         # Its digest stands for it, because the texts of a whole conversation would be kept twice.
         key = blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         length = self._lengths.get(key)
@@ -236,7 +220,7 @@ class RerenderCounter:
 
 
 def _rounds(messages: Sequence[Message]) -> int:
-    return sum(message.get("role") == "assistant" for message in messages)
+    return [message.get("role") for message in messages].count("assistant")
 
 
 def _text(

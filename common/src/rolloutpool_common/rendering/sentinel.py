@@ -13,18 +13,6 @@ from typing import Any
 from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.template import Message
 
-__all__ = [
-    "NAMELESS",
-    "RESULT_ROLES",
-    "SENTINEL",
-    "after_sentinel",
-    "assumed_turn",
-    "calls_of",
-    "marked",
-    "markers_in",
-    "turns",
-]
-
 SENTINEL = NONCE + "s"
 NAMELESS = NONCE + "n"
 """The name of a tool whose result does not say which tool it was."""
@@ -62,11 +50,6 @@ def turns(
     An answer says the sentinel behind its own words, because these may decide what stands behind the turn. A call has
     it as its arguments, and says it too where the turn says something. Some templates write what a turn says behind its
     calls' results, or write no calls; so the turn with its words is tried, and the turn without them.
-
-    Args:
-        turn: The real turn, in normal form.
-        calls: (id, name) of its calls; their typed control strings are marked.
-        as_text: Whether the template takes arguments as text.
     """
     if not calls:
         yield {**turn, "content": f"{turn['content']}{SENTINEL}"}, dict(turn)
@@ -94,12 +77,7 @@ def after_sentinel(text: str) -> str | None:
 
 
 def marked(messages: Sequence[Message], first: int = 0) -> list[dict[str, Any]]:
-    """Copies messages with numbered markers as content.
-
-    Args:
-        messages: What to copy; roles, keys and kinds of content stay.
-        first: The number of the first marker.
-    """
+    """Copies messages with numbered markers as content."""
     return [{**m, "content": _replaced(m["content"], f"{NONCE}m{i}e")} for i, m in enumerate(messages, first)]
 
 

@@ -5,8 +5,9 @@ proved once for each shape of a turn and its new messages (`proof`), by reading 
 
 1. **Concatenation.** Where the text behind the turn is proved to be constants and the new messages' own words, it is
    put together from these. The proof names literals to which the template compares words; a word that holds one of
-   them, that is empty, or that has white space at its edges goes by the rule. The text is joined first and then encoded
-   as one, because ids that meet at a border may merge.
+   them, that is empty, or that has white space at its edges goes by the rule. So does one that makes a control string,
+   alone or with what stands beside it. The text is joined first and then encoded as one, because ids that meet at a
+   border may merge.
 2. **Smaller context.** Where only independence of earlier messages is proved, the rule renders one question, behind the
    real system message, in the place of the history; and it remembers where the turn's end is.
 3. **The rule** on the whole history for everything else.
@@ -18,38 +19,38 @@ the log says so: a **doubt** never ends, and holds in all processes (`doubts`).
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
-
-from cachetools import LRUCache
+from typing import Any, TypeVar
 
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.control_tokens import NONCE
-from rolloutpool_common.rendering.delta import Behind, Delta, DeltaRule, Form, Placement
+from rolloutpool_common.rendering.delta import Behind, Cut, Delta, DeltaRule, Form
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
-from rolloutpool_common.rendering.forms import new_messages_of
-from rolloutpool_common.rendering.proof import JsonWord, Proof, Source, TurnShape, prove
+from rolloutpool_common.rendering.forms import Conversation, new_messages_of
+from rolloutpool_common.rendering.joint import Joint
+from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.template import Message, Template, normalise
 from rolloutpool_common.rendering.transformers_compat import template_environment
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["DeltaRenderer"]
-
 _log = logging.getLogger(__name__)
 
 _SHAPES = 512
 """Shapes that are remembered, of some hundred bytes each."""
+_CUTS = 64
+"""Ends of turns that are remembered of a shape; most have one."""
 SHORT_CHARACTERS = 16_000
 SHORT_MESSAGES = 64
 """Up to here the whole history costs no more than a smaller context, and is rendered to compare."""
 _EVERY = 64
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -61,41 +62,17 @@ class _Known:
     """As the rule found it."""
     shape: Shape
     """What comparisons have shown of it."""
+    calls: bool
+    """Whether the turn makes calls."""
+    joint: Joint
+    cuts: dict[Hashable, Cut] = field(default_factory=dict)
+    """By what stands behind the turn, and by how its end was sampled."""
     uses: int = 0
 
-    def due(self, asked: "_Asked") -> bool:
+    def due(self, conversation: Conversation) -> bool:
         """Whether this use is compared: the first, second, fourth … and each 64th whose history is short."""
         self.uses += 1
-        return self.uses & (self.uses - 1) == 0 or (self.uses % _EVERY == 0 and asked.is_short())
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a delta is rendered of."""
-
-    new: list[dict[str, Any]]
-    history: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]] | None
-    kwargs: Mapping[str, Any]
-    turn: dict[str, Any]
-
-    def is_plain(self) -> bool:
-        """Whether proofs are about it: enough stands before the turn (`TurnShape`), and all but calls are texts."""
-        first = self.history[0] if len(self.history) > 1 else {"role": "developer"}
-        if first["role"] == "developer":
-            return False
-        if first["role"] == "system" and (len(self.history) == 2 or not isinstance(first["content"], str)):
-            return False
-        return all(isinstance(value, str) for message in self.new for value in message.values()) and all(
-            isinstance(value, str) for key, value in self.turn.items() if key != "tool_calls"
-        )
-
-    def is_short(self) -> bool:
-        """Whether the whole history is cheap to render."""
-        return (
-            len(self.history) <= SHORT_MESSAGES
-            and sum(len(text_of(message)) for message in self.history) <= SHORT_CHARACTERS
-        )
+        return self.uses & (self.uses - 1) == 0 or (self.uses % _EVERY == 0 and _is_short(conversation.history))
 
 
 class DeltaRenderer:
@@ -107,12 +84,12 @@ class DeltaRenderer:
         """`end` cuts the ends of turns; `fingerprint` is the tokenizer's."""
         self._template = template
         self._codec = codec
-        self._rule = DeltaRule(template, codec, end)
+        self.rule = DeltaRule(template, codec, end)
         self._fingerprint = fingerprint
         self._doubts = doubts
-        self._known: LRUCache[Hashable, _Known] = LRUCache(_SHAPES)
-        self._proofs: LRUCache[Hashable, Proof] = LRUCache(_SHAPES)
-        # cachetools is not thread-safe: even a lookup reorders the cache.
+        self._known: dict[Hashable, _Known] = {}
+        self._proofs: dict[Hashable, Proof] = {}
+        self._read_tools: dict[Hashable, bool] = {}
         self._lock = Lock()
         self.reads_history = False
         """Whether a shape that was found so far depends on all of its history."""
@@ -126,105 +103,79 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
-        """Renders the delta of messages after a turn of the policy.
-
-        Args:
-            new_messages: What follows the turn; no assistant messages.
-            sampled: The last ids of the turn, `SAMPLED_TAIL` of them or all; empty where the policy sampled nothing.
-            history: All messages up to the turn, that turn included; None where they are not known.
-            tools: What the policy was shown that it may call.
-            template_kwargs: Further variables of the template.
-
-        Raises:
-            TemplateRefused: The ids cannot be exact with this template.
-        """
+        """Renders the delta of messages after a turn of the policy, of which `sampled` has the last ids."""
+        kwargs = template_kwargs or {}
+        if history is None:
+            with one_time():
+                return self._without_history(new_messages_of(new_messages), sampled, tools, kwargs)
+        conversation = Conversation(new_messages, history, tools or None, kwargs)
+        key = _key(conversation)
+        if key is None:
+            conversation = _normal(conversation)
+            key = _key(conversation)
+        known = self._known.get(key)
+        if known is not None and known.joint.parts and known.shape.name not in self._doubts:
+            delta = self._concatenated(known, conversation.new, sampled)
+            if delta is not None and not known.due(conversation):
+                return delta
+        else:
+            delta = None
         # All renders are compared with each other, so they must print one time.
         with one_time():
-            return self._render(new_messages, sampled, history, tools, template_kwargs or {})
+            return self._rendered(key, known, conversation, sampled, delta)
 
-    def _render(
+    def _rendered(
         self,
-        new_messages: Sequence[Message],
+        key: Hashable,
+        known: _Known | None,
+        conversation: Conversation,
         sampled: Sequence[int],
-        history: Sequence[Message] | None,
-        tools: Sequence[Mapping[str, Any]] | None,
-        kwargs: Mapping[str, Any],
+        joined: Delta | None,
     ) -> Delta:
-        new = new_messages_of(new_messages)
-        if history is None:
-            return self._without_history(new, sampled, tools, kwargs)
-        # Only the turn itself; otherwise each delta would cost as much as its history is long.
-        last = history[-1] if history else {}
-        turn = normalise([last])[0] if last.get("role") == "assistant" else sentinel.assumed_turn(new)
-        asked = _Asked(new, history, tools or None, kwargs, turn)
-        key = self._key(asked)
-        with self._lock:
-            known = self._known.get(key)
-        if known is not None and known.shape.name in self._doubts:
-            self.reads_history = True
-            return self._by_rule(asked, sampled)
-        if not asked.is_plain():
-            return self._by_rule(asked, sampled)
+        if key is None:
+            return self._by_rule(conversation, sampled)
         if known is None:
-            return self._learn(key, asked, sampled)
-        delta = self._short_cut(known, asked, sampled)
+            return self._learn(key, conversation, sampled)
+        if joined is not None:
+            return self._compared(known, conversation, sampled, joined)
+        if known.shape.name in self._doubts:
+            self.reads_history = True
+            return self._by_rule(conversation, sampled)
+        delta = None if known.joint.parts else self._in_smaller_context(known, conversation, sampled)
         if delta is None:
-            return self._by_rule(asked, sampled)
-        delta = Delta(delta.close_ids, delta.glue_ids, Use(known.shape, known.shape.stretch))
-        if known.due(asked):
-            delta = self._compared(known, asked, sampled, delta)
-        return delta
+            return self._by_rule(conversation, sampled)
+        return self._compared(known, conversation, sampled, delta) if known.due(conversation) else delta
 
-    def placement(
-        self,
-        new_messages: Sequence[Message],
-        *,
-        history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> tuple[Placement, Message]:
-        """What a delta leaves out, and the turn as the rule renders it; arguments and errors as of `render`."""
-        found = self._rule.find(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
-        return found.form.placement, found.turn
+    def proof_of(self, conversation: Conversation) -> Proof:
+        """What is proved of deltas of this shape."""
+        found = self.rule.find(conversation)
+        return self._proof(found, conversation.kwargs, _begins_with_system(found.real.past))
 
-    def proof_of(
-        self,
-        new_messages: Sequence[Message],
-        *,
-        history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        template_kwargs: Mapping[str, Any] | None,
-    ) -> Proof:
-        """What is proved of deltas of this shape; arguments and errors as of `render`."""
-        found = self._rule.find(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
-        return self._proof(found, template_kwargs or {}, _begins_with_system(found.past))
-
-    def proof(self, shape: TurnShape, kwargs: Mapping[str, Any] | None = None) -> Proof:
+    def proof(self, shape: TurnShape, kwargs: Mapping[str, Any]) -> Proof:
         """What is proved of a shape; remembered."""
-        key = shape, repr(sorted((kwargs or {}).items()))
-        with self._lock:
-            found = self._proofs.get(key)
+        key = shape, _written(kwargs)
+        found = self._proofs.get(key)
         if found is None:
             # Outside the lock, because it takes milliseconds. Two threads may find the same proof at once.
             environment = template_environment(self._template.source)
             if environment is None:
                 raise RenderFailed("The chat template cannot be compiled.")
-            found = prove(environment, self._template.source, shape, kwargs=kwargs or {}, names=self._template.names)
-            with self._lock:
-                self._proofs[key] = found
+            found = prove(environment, self._template.source, shape, kwargs=kwargs, names=self._template.names)
+            self._remember(self._proofs, key, found)
         return found
 
     def reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether a result or a user's message may be written otherwise where there are tools, or because of them.
+        """Whether a result or a user's message may be written otherwise where there are tools, or because of them."""
+        key = _written(kwargs)
+        found = self._read_tools.get(key)
+        if found is None:
+            found = self._find_reads_tools(kwargs)
+            self._remember(self._read_tools, key, found)
+        return found
 
-        Args:
-            kwargs: Further variables of the template.
-
-        Returns:
-            The answer; True where it is not known.
-        """
-        result = ("tool", ("content", "name", "role", "tool_call_id"))
-        for calls, new in ((1, result), (0, ("user", ("content", "role")))):
+    def _find_reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
+        result = NewMessage("tool", ("content", "name", "role", "tool_call_id"))
+        for calls, new in ((1, result), (0, NewMessage("user", ("content", "role")))):
             shapes = [TurnShape(not calls, calls, False, (), (new,), False, tools) for tools in (False, True)]
             try:
                 bare, shown = (self.proof(shape, kwargs).parts for shape in shapes)
@@ -241,102 +192,64 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
     ) -> Delta:
-        history = [_USER, sentinel.assumed_turn(new)]
-        found = self._rule.find(new, history=history, tools=tools, template_kwargs=kwargs)
+        found = self.rule.find(Conversation(new, [_USER, sentinel.assumed_turn(new)], tools, kwargs))
         for system in (False, True):
-            proof = self._proof(found, kwargs, system=system)
+            proof = self._proof(found, kwargs, system)
             if not proof.independent or Source.SYSTEM in proof.reads:
                 what = "system message" if proof.independent else "history"
                 raise HistoryRewritten(f"What the template writes here depends on the {what}, which is not given.")
-        return self._rule.finish(found, sampled_tail(sampled, self._codec))
+        return self.rule.finish(found, sampled_tail(sampled, self._codec))
 
-    def _key(self, asked: _Asked) -> Hashable:
-        turn = asked.turn
-        return (
-            tuple((message["role"], *sorted(message)) for message in asked.new),
-            len(turn.get("tool_calls") or ()),
-            bool(turn["content"]),
-            tuple(sorted(turn)),
-            _begins_with_system(asked.history),
-            asked.tools is not None,
-            repr(sorted(asked.kwargs.items())) if asked.kwargs else "",
-        )
-
-    def _learn(self, key: Hashable, asked: _Asked, sampled: Sequence[int]) -> Delta:
+    def _learn(self, key: Hashable, conversation: Conversation, sampled: Sequence[int]) -> Delta:
         """The first delta of a shape: by the rule, which shows in which form the template takes it."""
-        tail = sampled_tail(sampled, self._codec)
         shape = self._doubts.shape(name_of(self._fingerprint, self._template.source, key))
+        system = _begins_with_system(conversation.history)
         try:
-            found = self._find(asked, asked.history)
+            found = self.rule.find(conversation)
         except RenderFailed:
             if shape.name in self._doubts:
                 raise
             # A history with calls that are no calls, for example. Where it does not matter, it need not be rendered.
-            found = self._find(asked, self._context(asked))
-            if not self._proof(found, asked.kwargs, _begins_with_system(asked.history)).independent:
+            found = self.rule.find(_in_short(conversation))
+            if not self._proof(found, conversation.kwargs, system).independent:
                 raise
-        proof = self._proof(found, asked.kwargs, _begins_with_system(found.past))
-        known = _Known(proof, found.form, shape)
-        joined = self._joined(known, asked.new)
+        proof = self._proof(found, conversation.kwargs, _begins_with_system(found.real.past))
+        known = _Known(proof, found.form, shape, found.real.calls, Joint(proof, self._codec.pattern))
+        joined = known.joint.join(found.real.new)
         if joined is not None:
             self._note(known, equal=joined == (found.text, found.form.start))
         self.reads_history = self.reads_history or not proof.independent
-        with self._lock:
-            self._known[key] = known
-        return self._rule.finish(found, tail)
+        self._remember(self._known, key, known)
+        return self.rule.finish(found, sampled_tail(sampled, self._codec))
 
-    def _short_cut(self, known: _Known, asked: _Asked, sampled: Sequence[int]) -> Delta | None:
+    def _concatenated(self, known: _Known, new: Sequence[Message], sampled: Sequence[int]) -> Delta | None:
+        joined = known.joint.join(new)
+        if joined is None:
+            return None
+        text, start = joined
         tail = sampled_tail(sampled, self._codec)
-        if text_of(asked.turn)[-1:].isspace():
-            return None  # Only the rule sees whether that is the policy's or the template's, where a turn has no end.
-        joined = self._joined(known, asked.new)
-        if joined is not None:
-            return self._rule.cut(*joined, known.form.end, tail, calls=bool(asked.turn.get("tool_calls")))
+        end = start, tail.control, tail.space
+        cut = known.cuts.get(end)
+        if cut is None:
+            cut = self.rule.cut(text, start, known.form.end, tail, calls=known.calls)
+            # Where nothing was sampled, or the end has its control string twice, more decides than these three.
+            if tail.any and not (tail.control and start.count(tail.control) > 1):
+                self._remember(known.cuts, end, cut, _CUTS)
+        return Delta(cut.close_ids, self.rule.glue_ids(text, cut), Use(known.shape, known.shape.stretch))
+
+    def _in_smaller_context(self, known: _Known, conversation: Conversation, sampled: Sequence[int]) -> Delta | None:
         if not known.proof.independent:
             return None
-        history = self._context(asked)
         try:
-            found = self._rule.again(
-                known.form, asked.new, history=history, tools=asked.tools, template_kwargs=asked.kwargs
-            )
-            return None if found is None else self._rule.finish(found, tail)
+            found = self.rule.again(known.form, _in_short(conversation))
+            made = None if found is None else self.rule.finish(found, sampled_tail(sampled, self._codec))
         except TemplateRefused:
             return None  # It may want an answer before such a turn, or this turn's words another form.
+        return None if made is None else replace(made, use=Use(known.shape, known.shape.stretch))
 
-    def _joined(self, known: _Known, new: Sequence[Message]) -> tuple[str, str] | None:
-        """The text behind the turn, and the part of it before the first new message's content.
-
-        Returns:
-            None where that is not proved, or where a text is none that the proof is about. All texts must be, because a
-            template may compare what it does not print, such as a tool's name.
-        """
-        parts, guard = known.proof.parts, known.proof.guard
-        if parts is None:
-            return None
-        if not all(self._fits(text, guard) for message in new for key, text in message.items() if key != "role"):
-            return None
-        pieces = [part if isinstance(part, str) else part.write(new[part.message][part.key]) for part in parts]
-        # JSON may write what reads as a control string where the word itself holds none.
-        if not all(self._is_spared(pieces[i]) for i, part in enumerate(parts) if isinstance(part, JsonWord)):
-            return None
-        contents = (i for i, part in enumerate(parts) if not isinstance(part, str) and part.key == "content")
-        return "".join(pieces), "".join(pieces[: next(contents, len(pieces))])
-
-    def _fits(self, word: str, guard: frozenset[str]) -> bool:
-        if not word or word[0].isspace() or word[-1].isspace() or NONCE in word:
-            return False
-        if any(literal in word for literal in guard):
-            return False
-        return self._is_spared(word)
-
-    def _is_spared(self, word: str) -> bool:
-        """Whether a word holds no control string and no edge of one."""
-        escaper = self._codec.escaper
-        return escaper.pattern.search(word) is None and not escaper.has_edges(word)
-
-    def _compared(self, known: _Known, asked: _Asked, sampled: Sequence[int], delta: Delta) -> Delta:
+    def _compared(self, known: _Known, conversation: Conversation, sampled: Sequence[int], delta: Delta) -> Delta:
         try:
-            by_rule = self._by_rule(asked, sampled)
+            by_rule = self._by_rule(conversation, sampled, known)
         except RenderFailed:
             return delta  # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
         except TemplateRefused:
@@ -356,19 +269,81 @@ class DeltaRenderer:
             known.shape.name,
         )
 
-    def _by_rule(self, asked: _Asked, sampled: Sequence[int]) -> Delta:
-        return self._rule.finish(self._find(asked, asked.history), sampled_tail(sampled, self._codec))
-
-    def _find(self, asked: _Asked, history: Sequence[Message]) -> Behind:
-        return self._rule.find(asked.new, history=history, tools=asked.tools, template_kwargs=asked.kwargs)
-
-    def _context(self, asked: _Asked) -> list[Message]:
-        first = list(asked.history[:1]) if _begins_with_system(asked.history) else []
-        return [*first, _USER, asked.turn]
+    def _by_rule(self, conversation: Conversation, sampled: Sequence[int], known: _Known | None = None) -> Delta:
+        # From the 64th use on, the form that the rule found is not looked for once more: two renders, not six.
+        found = self.rule.again(known.form, conversation) if known and known.uses >= _EVERY else None
+        return self.rule.finish(found or self.rule.find(conversation), sampled_tail(sampled, self._codec))
 
     def _proof(self, found: Behind, kwargs: Mapping[str, Any], system: bool) -> Proof:
         return self.proof(found.shape(system=system), kwargs)
 
+    def _remember(self, values: dict[Hashable, _Value], key: Hashable, value: _Value, most: int = _SHAPES) -> None:
+        """Keeps a value, and forgets the oldest one where there are too many."""
+        with self._lock:
+            values[key] = value
+            if len(values) > most:
+                del values[next(iter(values))]
+
+
+def _key(conversation: Conversation) -> Hashable | None:
+    """What tells shapes apart; None where proofs are about none, or the messages aren't in normal form.
+
+    One function with loops, because each delta comes here: enough stands before the turn (`TurnShape`), the new
+    messages and the turn have texts alone beside calls, and the turn doesn't end in white space. Where turns have no
+    end, only the rule sees whose that is.
+    """
+    new, history = [], conversation.history
+    for message in conversation.new:
+        role = message.get("role")
+        if role == "assistant" or "content" not in message or (role == "tool" and "tool_call_id" not in message):
+            return None
+        for value in message.values():
+            if not isinstance(value, str):
+                return None
+        new.append((role, *sorted(message)))
+    if not new or len(history) < 2:
+        return None
+    first, turn = history[0], history[-1]
+    system = first["role"] == "system"
+    if first["role"] == "developer" or (system and (len(history) == 2 or not isinstance(first.get("content"), str))):
+        return None
+    if turn["role"] != "assistant":
+        return None
+    said, calls = turn.get("content") or "", turn.get("tool_calls") or ()
+    keys = ["content", "tool_calls"] if calls else ["content"]
+    for name, value in turn.items():
+        if name not in ("content", "tool_calls") and value is not None:
+            if not isinstance(value, str):
+                return None
+            keys.append(name)
+    if not isinstance(said, str) or said[-1:].isspace():
+        return None
+    kwargs = _written(conversation.kwargs) if conversation.kwargs else ""
+    return tuple(new), len(calls), bool(said), tuple(sorted(keys)), system, conversation.tools is not None, kwargs
+
+
+def _normal(conversation: Conversation) -> Conversation:
+    """With the new messages and the turn in normal form; the rest of the history may be long."""
+    *past, last = conversation.history or [{}]
+    history = [*past, *normalise([last])] if last.get("role") == "assistant" else conversation.history
+    return replace(conversation, new=new_messages_of(conversation.new), history=history)
+
+
+def _in_short(conversation: Conversation) -> Conversation:
+    """With one question in the place of the history, behind the real system message."""
+    history = conversation.history
+    first = list(history[:1]) if _begins_with_system(history) else []
+    return replace(conversation, history=[*first, _USER, history[-1]])
+
 
 def _begins_with_system(history: Sequence[Message]) -> bool:
     return bool(history) and history[0]["role"] == "system"
+
+
+def _is_short(history: Sequence[Message]) -> bool:
+    """Whether the whole history is cheap to render."""
+    return len(history) <= SHORT_MESSAGES and sum(len(text_of(message)) for message in history) <= SHORT_CHARACTERS
+
+
+def _written(kwargs: Mapping[str, Any]) -> str:
+    return repr(sorted(kwargs.items()))

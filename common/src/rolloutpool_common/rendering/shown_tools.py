@@ -15,8 +15,6 @@ from rolloutpool_common.rendering.drift import comparable, holds
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["find_shown_tools"]
-
 _QUESTION = [{"role": "user", "content": "x"}]
 
 
@@ -26,17 +24,7 @@ def find_shown_tools(
     tools: Sequence[Mapping[str, Any]],
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, bool]:
-    """Finds which tools a prompt shows.
-
-    Args:
-        tokenizer: Decodes the prompt.
-        prompt_ids: [P].
-        tools: Definitions as a template gets them.
-        template_kwargs: Further variables of the template.
-
-    Returns:
-        By name, whether the tool is shown; without those of which that cannot be told.
-    """
+    """By name, whether a prompt shows a tool; without those of which that cannot be told."""
     seen = comparable(tokenizer.decode(prompt_ids))
     found = {_name(tool): _is_in(seen, tool) for tool in tools}
     missing = [tool for tool in tools if not found[_name(tool)]]

@@ -21,8 +21,6 @@ from rolloutpool_common.rendering.quotes import without_quotes
 from rolloutpool_common.rendering.render_budget import RenderBudget
 from rolloutpool_common.rendering.transformers_compat import parse_template, prepare_sandbox
 
-__all__ = ["SAMPLE_TOOL", "Message", "Template", "join_parts", "normalise", "parse_arguments"]
-
 Message = Mapping[str, Any]
 
 SAMPLE_TOOL: dict[str, Any] = {
@@ -68,18 +66,7 @@ class Template:
         template_kwargs: Mapping[str, Any] | None = None,
         generation_prompt: bool = True,
     ) -> str:
-        """Renders a conversation.
-
-        Args:
-            messages: In normal form.
-            tools: What the policy may call.
-            template_kwargs: Further variables of the template.
-            generation_prompt: Whether to end with the header after which the policy speaks.
-
-        Raises:
-            RenderFailed: The template raised an error; the message holds its reason.
-            RenderTooCostly: It took too much CPU time.
-        """
+        """Renders a conversation."""
         prepare_sandbox(self.source)
         try:
             with self._budget.limit(messages):
@@ -105,11 +92,7 @@ class Template:
 
 
 def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies the messages into normal form.
-
-    Raises:
-        PartsRefused: A part of content is no text.
-    """
+    """Copies the messages into normal form."""
     return [_message(message) for message in join_parts(messages)]
 
 
@@ -129,11 +112,7 @@ def _joined(message: Message) -> Message:
 
 
 def parse_arguments(messages: Sequence[Message]) -> list[Message]:
-    """Copies messages as servers such as vLLM do before they render: a call's arguments become what their JSON says.
-
-    Args:
-        messages: As they came over the wire, where arguments are text. Text that is no JSON stays.
-    """
+    """Copies messages as servers such as vLLM do before they render: a call's arguments become what their JSON says."""
     return [_with_parsed_arguments(message) for message in messages]
 
 

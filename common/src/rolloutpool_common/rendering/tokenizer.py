@@ -26,6 +26,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.forms import Conversation
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import Proof
@@ -36,12 +37,10 @@ from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
 from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = ["ChatTokenizer", "RenderedConversation"]
-
 LENGTHS = 512
 """Texts whose length in ids is remembered."""
-TOOL_LISTS = 64
-"""Lists of tools of which it is remembered whether deltas depend on them."""
+TRUSTS = 64
+"""Template arguments of which it is remembered how increments were found right."""
 
 _STOPS = (
     "<|eot_id|>",
@@ -91,6 +90,7 @@ class ChatTokenizer:
         budget = RenderBudget(name, render_seconds)
         sources = list(t.values()) if isinstance(t := chat.chat_template, dict) else [t]
         self._templates = {source: Template(chat, source, budget) for source in sources}
+        self._only: str | None = sources[0] if len(sources) == 1 else None
         written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
         self._codec = Codec(backend, written)
         control = self._codec.control_ids
@@ -105,9 +105,9 @@ class ChatTokenizer:
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
         self._lock = Lock()
-        self._tools_read: LRUCache[tuple[int, ...], tuple[tuple[Mapping[str, Any], ...], bool]] = LRUCache(TOOL_LISTS)
-        self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TOOL_LISTS)
-        self._length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
+        self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TRUSTS)
+        self.length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
+        """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
         self._deltas = {
             source: DeltaRenderer(
                 t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), fingerprint, self.doubts
@@ -200,18 +200,21 @@ class ChatTokenizer:
         self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
     ) -> IncrementTrust:
         """What is known of the increments of this template under these arguments; all conversations share it."""
-        source = self._template(tools).source
+        template, renderer, kwargs = self._template(tools), self._renderer(tools), template_kwargs or {}
         # Where tools change nothing, what conversations with tools have shown is true for those without.
-        key = source, arguments_key(template_kwargs), self.deltas_read_tools(tools, template_kwargs)
+        reads_tools = self.deltas_read_tools(tools, kwargs)
+        key = template.source, arguments_key(kwargs), reads_tools
         with self._lock:
             trust = self._trusts.get(key)
             if trust is None:
-                trust = self._trusts[key] = IncrementTrust(self.name)
+                trust = self._trusts[key] = IncrementTrust(
+                    self.name,
+                    lambda shape: renderer.proof(shape, kwargs),
+                    self._codec.pattern,
+                    template.words,
+                    tools=reads_tools,
+                )
         return trust
-
-    def length_of(self, text: str) -> int:
-        """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
-        return self._length_of(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
@@ -292,7 +295,7 @@ class ChatTokenizer:
         # With several templates, it is the tools that decide which one renders.
         if len(self._deltas) > 1:
             return True
-        return self._deltas[self._template(tools).source].reads_tools(template_kwargs or {})
+        return self._renderer(tools).reads_tools(template_kwargs or {})
 
     def delta_placement(
         self,
@@ -303,8 +306,8 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None,
     ) -> tuple[Placement, Message]:
         """What a delta leaves out, and the turn as it is rendered. Arguments and errors as of `render_delta`."""
-        renderer = self._deltas[self._template(tools).source]
-        return renderer.placement(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
+        found = self._renderer(tools).rule.find(Conversation(new_messages, history, tools, template_kwargs or {}))
+        return found.form.placement, found.real.turn
 
     def delta_proof(
         self,
@@ -315,8 +318,7 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Proof:
         """What is proved of deltas of this shape, and why not more. Arguments and errors as of `render_delta`."""
-        renderer = self._deltas[self._template(tools).source]
-        return renderer.proof_of(new_messages, history=history, tools=tools, template_kwargs=template_kwargs)
+        return self._renderer(tools).proof_of(Conversation(new_messages, history, tools, template_kwargs or {}))
 
     @property
     def deltas_read_history(self) -> bool:
@@ -346,7 +348,7 @@ class ChatTokenizer:
             TemplateRefused: The template does not append these messages, or what it writes depends on a history that
                 is not given; their ids cannot be exact.
         """
-        renderer = self._deltas[self._template(tools).source]
+        renderer = self._renderer(tools)
         return renderer.render(new_messages, sampled, history=history, tools=tools, template_kwargs=template_kwargs)
 
     def _render(
@@ -373,5 +375,14 @@ class ChatTokenizer:
         return render_marked(self._codec, mark, write, [[message["content"] for message in normal], shown])
 
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
+        return self._templates[self._source(tools)]
+
+    def _renderer(self, tools: Sequence[Mapping[str, Any]] | None) -> DeltaRenderer:
+        return self._deltas[self._source(tools)]
+
+    def _source(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """The source of the template that renders where these tools are shown."""
+        if self._only is not None:
+            return self._only  # each delta asks
         shown = [dict(tool) for tool in tools or ()] or None
-        return self._templates[self._chat.get_chat_template(tools=shown)]
+        return str(self._chat.get_chat_template(tools=shown))

@@ -33,15 +33,6 @@ from transformers.utils.hub import cached_file
 from rolloutpool_common.rendering.render_budget import INTERCEPTED, LIMITED, guard, limited
 from rolloutpool_common.rendering.render_clock import strftime_now
 
-__all__ = [
-    "backend_of",
-    "parse_template",
-    "prepare_sandbox",
-    "repository_file",
-    "template_environment",
-    "template_keys",
-]
-
 # Before any template is compiled: what is not intercepted is computed by the compiler already.
 ImmutableSandboxedEnvironment.intercepted_binops = INTERCEPTED
 FILTERS.update({name: limited(FILTERS[name]) for name in LIMITED})
@@ -63,19 +54,7 @@ because the sandbox replaces them."""
 
 
 def repository_file(where: str, name: str, revision: str | None) -> Path | None:
-    """Finds a file of a repository.
-
-    Args:
-        where: Its name on the hub, or a directory.
-        name: The file's name in it.
-        revision: Commit, branch or tag of a hub repository; None is its default.
-
-    Returns:
-        The file on this machine; None where the repository has no such file.
-
-    Raises:
-        OSError: The hub does not answer, and no cache has the file.
-    """
+    """Finds a file of a repository."""
     found = cached_file(where, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 
@@ -103,19 +82,9 @@ def template_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_template(source: str) -> nodes.Template | None:
-    """Parses a chat template, with the extensions that transformers gives it.
-
-    Args:
-        source: The template.
-
-    Returns:
-        Its syntax tree; None where it cannot be parsed, and then its render says why.
-    """
-    try:
-        environment: Environment = chat_template_utils._compile_jinja_template(source).environment  # noqa: SLF001
-        return environment.parse(source)
-    except Exception:  # a template is foreign code, and compiling it may raise anything
-        return None
+    """The syntax tree of a chat template; None where it cannot be parsed, and then its render says why."""
+    environment = template_environment(source)
+    return None if environment is None else environment.parse(source)
 
 
 def prepare_sandbox(source: str) -> None:
@@ -124,10 +93,6 @@ def prepare_sandbox(source: str) -> None:
     The sandbox first asks a message for an attribute `role`, catches the AttributeError, and then reads the key. That
     is half of the time of a render. For exact dicts, strings and loops the outcome is known before; all else is left
     to the sandbox. Exact types only: a subclass may answer otherwise.
-
-    Args:
-        source: The template, which is compiled now if it was not. One that cannot be compiled is left alone; its render
-            then says why.
     """
     try:
         # At each render, because transformers forgets compiled templates when there are many.

@@ -26,8 +26,6 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.errors import TemplateRefused, TurnEndNotFound
 from rolloutpool_common.rendering.template import SAMPLE_TOOL, Template
 
-__all__ = ["SAMPLED_TAIL", "AnswerEnd", "Sampled", "TurnEnd", "find_answer_end", "sampled_tail", "shared_length"]
-
 SAMPLED_TAIL = 48
 """Sampled ids that are looked at; no family ends a turn with more."""
 
@@ -48,14 +46,13 @@ class Sampled:
 
 def sampled_tail(ids: Sequence[int], codec: Codec) -> Sampled:
     """Reads the last ids of a turn."""
-    tail = list(ids[-SAMPLED_TAIL:])
-    control = codec.control_strings
-    at = next((i for i in range(len(tail) - 1, -1, -1) if tail[i] in control), None)
-    if at is None:
-        return Sampled("", lambda: codec.decode(tail), "", bool(tail))
+    tail, control = list(ids[-SAMPLED_TAIL:]), codec.control_strings
+    at = len(tail) - 1
+    while at >= 0 and tail[at] not in control:
+        at -= 1
     space = codec.decode(tail[at + 1 :]) if at + 1 < len(tail) else ""
-    if space.strip():
-        return Sampled("", lambda: codec.decode(tail), "", True)
+    if at < 0 or space.strip():
+        return Sampled("", lambda: codec.decode(tail), "", bool(tail))
     return Sampled(control[tail[at]], lambda: codec.decode(tail[:at]), space, True)
 
 
@@ -72,13 +69,7 @@ class AnswerEnd:
 
 
 def find_answer_end(template: Template, pattern: re.Pattern[str], stops: frozenset[str]) -> AnswerEnd:
-    """Finds how a template ends an answer.
-
-    Args:
-        template: The template.
-        pattern: Finds control strings.
-        stops: Those that policies stop at.
-    """
+    """Finds how a template ends an answer."""
     mark, user = sentinel.SENTINEL, {"role": "user", "content": "x"}
     answer, last = {"role": "assistant", "content": mark}, {"role": "user", "content": mark}
     text, close, header = "", None, ""
@@ -110,18 +101,7 @@ class TurnEnd:
         self._answer_closes = pattern.search(answer.text) is not None
 
     def taken(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> tuple[int, int]:
-        """Two offsets in `text`: where what the policy has not sampled begins, and where the turn's end is over.
-
-        Args:
-            text: what the template writes after the sentinel.
-            start: the part of it before the first new message.
-            end: the part of `start` that ends the turn, if that is known.
-            sampled: the end of what was sampled.
-            calls: whether the turn makes calls.
-
-        Raises:
-            TurnEndNotFound: the turn was cut in a call, and nothing tells where its end begins.
-        """
+        """Two offsets in `text`: where what the policy has not sampled begins, and where the turn's end is over."""
         controls = self._controls(start, end, calls=calls)
         stops = [match for match in controls if match.group() in self._stops]
         over = controls[-1].end() if controls else 0

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer
 
-__all__ = ["Vocabulary"]
-
 _MARK = "\uf8ff"
 """Put before a text that is encoded on trial, so that no tokenizer takes the text for the start of a string."""
 
@@ -43,12 +41,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, backend: Tokenizer, template_text: str) -> "Vocabulary":
-        """Reads a tokenizer.
-
-        Args:
-            backend: The tokenizer.
-            template_text: The source of all chat templates that will be used with it.
-        """
+        """Reads a tokenizer."""
         added = backend.get_added_tokens_decoder()
         control_ids = {
             token.content: token_id

@@ -11,8 +11,6 @@ from typing import Any
 from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.template import SAMPLE_TOOL, Template
 
-__all__ = ["written_texts"]
-
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "environment")
 _COMPARED = re.compile(r"""role['"]?\]?\s*(?:==|!=)\s*['"](\w+)['"]""")
 

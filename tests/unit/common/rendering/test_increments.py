@@ -1,13 +1,17 @@
 """What new messages add is what a whole render would count, or the whole render is made."""
 
 import logging
+from random import Random
 from typing import Any
 
 import pytest
+from tests.property.families import FAMILIES
+from tests.property.rare_families import RARE
+from tests.property.wild_families import WILD
 from tests.support.tiny_tokenizers import MakeTokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
-from rolloutpool_common.rendering.increments import CHECKS, EVERY, IncrementTrust, increment_shape
+from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, rerender
+from rolloutpool_common.rendering.increments import CHECKS, EVERY, IncrementShape
 
 Message = dict[str, Any]
 CHATML = (
@@ -116,29 +120,83 @@ def test_an_edited_history_is_no_disproof(make_tokenizer: MakeTokenizer) -> None
     assert counter.count_new([*edited, *a_round(11)]) is not None
 
 
-WORDS = ("/no_think", "</think>")
+SWITCHED = CHATML.replace("m.content +", "(m.content or '?') + ('!' if '/no_think' in m.content else '') +")
+SWITCHED = SWITCHED.replace("m.role +", "m.role + (m.reasoning_content or '') +")
+CALL = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"role": "assistant", "content": "</think> 38"},
+        {"role": "assistant", "content": "/no_think 38"},
         {"role": "assistant", "content": ""},
         {"role": "assistant", "content": " 38"},
         {"role": "assistant", "content": "38", "reasoning_content": "I add"},
-        {"role": "assistant", "content": "38", "tool_calls": [{}]},
+        {"role": "assistant", "content": "38", "tool_calls": [CALL]},
+        {"role": "assistant", "content": "38", "tool_calls": [CALL | {"function": {"name": "add", "arguments": {}}}]},
         {"role": "tool", "content": "38"},
     ],
 )
-def test_what_a_template_can_tell_apart_is_another_shape(other: Message) -> None:
+def test_what_a_template_can_tell_apart_is_another_shape(make_tokenizer: MakeTokenizer, other: Message) -> None:
+    trust = make_tokenizer(SWITCHED).increment_trust(None, None)
     plain = {"role": "assistant", "content": "38"}
-    assert increment_shape([plain], WORDS) == increment_shape([{**plain, "content": "39"}], WORDS)
-    assert increment_shape([plain], WORDS) != increment_shape([other], WORDS)
-    assert increment_shape([plain, {"role": "user", "content": "x"}], WORDS) is None
+
+    def shape(*new: Message) -> IncrementShape | None:
+        found = trust.find(new)
+        return None if found is None else found.shape
+
+    assert shape(plain) is shape({**plain, "content": "39"}) is not None
+    assert shape(plain) is not shape(other)
+    assert shape(other) is shape(other)
+    assert shape(plain, {"role": "user", "content": "x"}) is None
 
 
-def test_a_shape_is_trusted_after_its_checks_and_never_again_after_a_failure() -> None:
-    trust, shape = IncrementTrust("t"), ("shape",)
+WORDS = (
+    "fine",
+    "a b",
+    "38",
+    "/no_think",
+    "</think>",
+    "<|im_end|>",
+    "{}",
+    '{"a": 15}',
+    "é漢",
+    "<|im_",
+    "end|>",
+    "a\n\nb",
+)
+
+
+def test_joined_increments_are_what_a_render_writes(make_tokenizer: MakeTokenizer) -> None:
+    """For templates of all families, behind other histories too, and with words that templates look for."""
+    random, joined = Random(26), 0
+    for family in {**FAMILIES, **RARE, **WILD}.values():
+        tokenizer = make_tokenizer(family.template)
+        trust = tokenizer.increment_trust(None, None)
+        for _ in range(12):
+            said, name, arguments, content = (random.choice(WORDS) for _ in range(4))
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
+            result = {"role": "tool", "tool_call_id": "call00000", "name": name, "content": content}
+            new: list[Message] = [{"role": "assistant", "content": said}]
+            if random.random() < 0.7:
+                new = [{"role": "assistant", "content": random.choice((said, "")), "tool_calls": [call]}, result]
+            found = trust.find(new)
+            if found is None or found.text is None:
+                continue
+            past = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "y"}]
+            for history in ([], past):
+                question = {"role": "user", "content": "x"}
+                try:
+                    whole = tokenizer.render_text([*history, question, *new])
+                except RenderFailed:
+                    continue
+                joined += 1
+                assert whole.endswith("x" + found.text), (family.template, new)
+    assert joined > 200
+
+
+def test_a_shape_is_trusted_after_its_checks_and_never_again_after_a_failure(make_tokenizer: MakeTokenizer) -> None:
+    trust, shape = make_tokenizer(CHATML).increment_trust(None, None), IncrementShape(None)
     for _ in range(CHECKS):
         assert trust.needs_check(shape, 4)
         trust.checked(shape, 4, agreed=True)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, RenderFailed, TypedTextChanged, load_tokenizer
-from rolloutpool_common.rendering.control_tokens import ControlTokenEscaper, is_marked, marked_strings
+from rolloutpool_common.rendering.control_tokens import ControlTokenEscaper, marked_strings
 from rolloutpool_common.rendering.template import Template
 
 Message = dict[str, Any]
@@ -285,4 +285,4 @@ def test_what_is_marked_is_found_wherever_it_stands() -> None:
         (["plain", {"a": "<|end|>"}], False),
         (None, False),
     ):
-        assert is_marked(value) is bool(list(marked_strings(value))) is found
+        assert bool(marked_strings(value)) is found

@@ -8,8 +8,9 @@ from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed, TurnEndNotFound
 from rolloutpool_common.rendering.delta import DeltaRule
+from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import Proof
-from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES, DeltaRenderer
+from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -29,13 +30,13 @@ class Renders:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found = 0
-        real = DeltaRule.find
+        real = DeltaRule.finish
 
-        def find(rule: DeltaRule, *arguments: Any, **options: Any) -> Any:
+        def finish(rule: DeltaRule, *arguments: Any) -> Delta:
             self.found += 1
-            return real(rule, *arguments, **options)
+            return real(rule, *arguments)
 
-        monkeypatch.setattr(DeltaRule, "find", find)
+        monkeypatch.setattr(DeltaRule, "finish", finish)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_the_rule_is_asked_at_uses_1_2_4_8_and_each_64th(make_tokenizer: MakeTok
         assert text(tokenizer, found) == behind(tokenizer, f"word {use}")
         if renders.found > before:
             asked.append(use)
-    # The first one finds the shape.
+    # The first one finds the shape; the last two are rendered in the form that the rule found.
     assert asked == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
 
 
@@ -85,6 +86,22 @@ def test_a_word_that_the_proof_is_not_about_is_rendered(make_tokenizer: MakeToke
     for _ in range(5):
         delta(tokenizer, "word")
         assert text(tokenizer, delta(tokenizer, content)) == behind(tokenizer, content)
+
+
+def test_a_part_of_a_control_string_is_joined_unless_it_completes_one(
+    make_tokenizer: MakeTokenizer, renders: Renders
+) -> None:
+    """`38` is a part of `<|reserved_special_token_38|>`, so each such result went by the rule."""
+    tokenizer = make_tokenizer(LOOP.replace("m.content", "m.content + 'end|>'") + GENERATION)
+    for content, rendered in (("m_s", 0), ("<|im", 0), ("<|im_", 1)):
+        for use in range(6):
+            delta(tokenizer, f"word {use}")
+        before = renders.found
+        found = delta(tokenizer, content)
+        assert renders.found - before == rendered
+        # What was typed is spelled, so the only stops are those that the template wrote.
+        assert [i for i in found.glue_ids if i in tokenizer.stop_ids] == tokenizer.encode("<|im_end|>")
+        assert text(tokenizer, found) == behind(tokenizer, content)
 
 
 NAMED = (
@@ -190,14 +207,14 @@ def test_a_doubt_is_for_good(
     make_tokenizer: MakeTokenizer, renders: Renders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A proof that is wrong from the third use on, as if this analysis misread a template."""
-    real, uses = DeltaRenderer._joined, list[None]()
+    real, uses = Joint.join, list[None]()
 
-    def wrong(self: DeltaRenderer, *arguments: Any) -> tuple[str, str] | None:
+    def wrong(self: Joint, *arguments: Any) -> tuple[str, str] | None:
         uses.append(None)
         found = real(self, *arguments)
         return found if found is None or len(uses) < 3 else (found[0].replace("user", "tool"), found[1])
 
-    monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
+    monkeypatch.setattr(Joint, "join", wrong)
     tokenizer = make_tokenizer(LOOP + GENERATION)
     with caplog.at_level(logging.ERROR):
         for use in range(8):

@@ -25,7 +25,7 @@ from tests.support.endpoint_client import (
 
 from rolloutpool_common.protocol.completions import CompletionsResponse
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
-from rolloutpool_common.rendering.short_cuts import DeltaRenderer
+from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
@@ -256,10 +256,10 @@ async def test_lenient_counts_wrong_masks(tokenizer: ChatTokenizer) -> None:
 async def test_a_short_cut_that_gives_other_ids_is_noticed_here_too(
     tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(self: DeltaRenderer, *_: Any) -> tuple[str, str]:
+    def wrong(self: Joint, *_: Any) -> tuple[str, str]:
         return "<|im_end|>\nsomething else", "<|im_end|>\n"
 
-    monkeypatch.setattr(DeltaRenderer, "_joined", wrong)
+    monkeypatch.setattr(Joint, "join", wrong)
     # Its own, because a doubt is for good.
     own = load_tokenizer(TINY)
     policy = FixedTexts(own, ANSWER, ANSWER, ANSWER)

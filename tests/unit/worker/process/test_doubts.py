@@ -19,7 +19,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.rendering import Delta, TokenizerCache
 from rolloutpool_common.rendering.delta import DeltaRule
-from rolloutpool_common.rendering.short_cuts import DeltaRenderer
+from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.store import Store, keys
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
@@ -42,18 +42,18 @@ class Renderings:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_rule = 0
         self.wrong = False
-        find, joined = DeltaRule.find, DeltaRenderer._joined
+        find, joined = DeltaRule.find, Joint.join
 
         def counted(rule: DeltaRule, *arguments: Any, **options: Any) -> Any:
             self.by_rule += 1
             return find(rule, *arguments, **options)
 
-        def replaced(renderer: DeltaRenderer, *arguments: Any) -> tuple[str, str] | None:
-            found = joined(renderer, *arguments)
+        def replaced(joint: Joint, *arguments: Any) -> tuple[str, str] | None:
+            found = joined(joint, *arguments)
             return (found[0].replace("user", "tool"), found[1]) if self.wrong and found else found
 
         monkeypatch.setattr(DeltaRule, "find", counted)
-        monkeypatch.setattr(DeltaRenderer, "_joined", replaced)
+        monkeypatch.setattr(Joint, "join", replaced)
 
 
 @pytest.fixture

@@ -24,8 +24,6 @@ from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["Outcome", "case_faults", "conversation_faults", "run", "tokenizer_name"]
-
 Case = Mapping[str, Any]
 
 
@@ -39,15 +37,7 @@ class Outcome:
 
 
 def run(document: Mapping[str, Any], tokenizers: Path) -> Iterator[Outcome]:
-    """Runs all cases of a file, in its order.
-
-    Args:
-        document: The file.
-        tokenizers: A directory with a directory for each tokenizer, by name.
-
-    Yields:
-        An outcome for each case. A tokenizer that cannot be loaded, and an error of a malformed case, are faults.
-    """
+    """Runs all cases of a file, in its order."""
     loaded: dict[str, ChatTokenizer | TokenizerLoadFailed] = {}
     kinds: tuple[tuple[str, Callable[[Case, ChatTokenizer], list[str]]], ...] = (
         ("cases", case_faults),

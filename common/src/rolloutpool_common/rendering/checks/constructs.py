@@ -11,20 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "MARK",
-    "SYSTEM_WORD",
-    "TOOLS",
-    "TOOL_WORD",
-    "Construct",
-    "ConstructCase",
-    "Met",
-    "SampledEnd",
-    "call_id",
-    "calling",
-    "constructs",
-]
-
 MARK = "quail"
 """What the policy says last, and the argument of its calls."""
 SYSTEM_WORD = "zebra"
@@ -108,14 +94,7 @@ class Construct:
 
 
 def constructs(words: Sequence[str]) -> list[Construct]:
-    """Lists all constructs.
-
-    Args:
-        words: Literals that the template looks for in texts, such as `/no_think`.
-
-    Returns:
-        They, in the order in which they are reported.
-    """
+    """Lists all constructs."""
     return [*_talk(words), *_calls()]
 
 
@@ -312,12 +291,7 @@ def _rounds(number: int, *, calls: int = 1) -> tuple[dict[str, Any], ...]:
 
 
 def calling(calls: Sequence[tuple[str, str]], said: str = "") -> dict[str, Any]:
-    """A turn of the policy with calls.
-
-    Args:
-        calls: (id, animal) of each.
-        said: What it says beside them.
-    """
+    """A turn of the policy with calls."""
     made = [
         {"id": made, "type": "function", "function": {"name": "weigh", "arguments": {"animal": animal}}}
         for made, animal in calls

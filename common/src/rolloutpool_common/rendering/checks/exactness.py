@@ -16,8 +16,6 @@ from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 
-__all__ = ["ConstructFinding", "ConstructVerdict", "FailingCase", "counts_on_tools", "full_render_of", "try_constructs"]
-
 _MOST_IDS = 4_000
 """Ids and characters of a failing case that are kept: a template may write anything."""
 
@@ -76,15 +74,7 @@ class _Tried:
 
 
 def try_constructs(tokenizer: ChatTokenizer, full: FullRender) -> list[ConstructFinding]:
-    """Tries all constructs.
-
-    Args:
-        tokenizer: From `load_tokenizer`.
-        full: Its independent render.
-
-    Returns:
-        A finding for each, in their order. Where the template counts on tools, what needs none is tried with tools too.
-    """
+    """Tries all constructs."""
     tried = constructs(tokenizer.template_words(None))
     found = [_judge(construct, lambda case: _try(tokenizer, full, case)) for construct in tried]
     if not counts_on_tools(found):

@@ -34,8 +34,6 @@ from rolloutpool_common.rendering.checks.constructs import (
     calling,
 )
 
-__all__ = ["Expected", "FullRender", "NoOracle", "with_text_arguments"]
-
 Messages = Sequence[Mapping[str, Any]]
 
 _REASON_LIMIT = 300
@@ -123,11 +121,7 @@ class FullRender:
         return [int(i) for i in self._chat.encode(text, add_special_tokens=False)]
 
     def expected(self, case: ConstructCase) -> Expected:
-        """Finds out what a case must give.
-
-        Raises:
-            NoOracle: The template has no render that would tell.
-        """
+        """Finds out what a case must give."""
         tools = TOOLS if case.tools else None
         if not case.new:
             text = self.text(case.history, tools=tools, template_kwargs=case.template_kwargs)

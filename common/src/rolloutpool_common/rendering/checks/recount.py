@@ -14,18 +14,11 @@ from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.rerender import RerenderCounter
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["try_recount"]
-
 _ROUNDS = 5
 
 
 def try_recount(tokenizer: ChatTokenizer, full: FullRender) -> list[ConstructFinding]:
-    """Counts the prompts of a conversation in both forms of arguments.
-
-    Args:
-        tokenizer: From `load_tokenizer`.
-        full: Its independent render.
-    """
+    """Counts the prompts of a conversation in both forms of arguments."""
     return [
         _finding(tokenizer, full, "rendered again, arguments as text", as_text=True),
         _finding(tokenizer, full, "rendered again, arguments parsed", as_text=False),

@@ -24,8 +24,6 @@ from rolloutpool_common.rendering.checks.recount import try_recount
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["ProbeFinding", "TokenizerReport", "TokenizerVerdict", "examine"]
-
 _USER = {"role": "user", "content": "giraffe"}
 _NEXT = {"role": "user", "content": "heron"}
 _SYSTEM = {"role": "system", "content": "zebra"}
@@ -78,29 +76,15 @@ class TokenizerReport:
 
     @classmethod
     def unusable(cls, name: str, reason: str) -> "TokenizerReport":
-        """Reports a tokenizer that cannot be loaded, so that nothing was tried.
-
-        Args:
-            name: As it was asked for.
-            reason: Why it cannot be loaded.
-        """
+        """Reports a tokenizer that cannot be loaded, so that nothing was tried."""
         return cls(name, "", "", TokenizerVerdict.REFUSE, reason, TokenizerVerdict.REFUSE, (), ())
 
     def wrong(self, *, tools: bool) -> list[ConstructFinding]:
-        """The constructs that are wrong.
-
-        Args:
-            tools: Whether rollouts have tools; if not, what only those meet is left out.
-        """
+        """The constructs that are wrong."""
         return [f for f in self.constructs if f.verdict is ConstructVerdict.WRONG and (tools or not f.needs_tools)]
 
     def refused(self, *, tools: bool, accepted: Collection[str] = ()) -> list[ConstructFinding]:
-        """The constructs that are refused although rollouts will meet them.
-
-        Args:
-            tools: Whether rollouts have tools; if not, what only those meet is left out.
-            accepted: Names of constructs that the caller's rollouts do not meet.
-        """
+        """The constructs that are refused although rollouts will meet them."""
         return [
             finding
             for finding in (_met_with_tools(self.constructs) if tools else self.constructs)
@@ -112,11 +96,7 @@ class TokenizerReport:
 
 
 def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
-    """Tries a tokenizer and its template. This takes a fraction of a second, or seconds for a slow template.
-
-    Args:
-        tokenizer: From `load_tokenizer`, which has checked its ids against its tokenizer.json.
-    """
+    """Tries a tokenizer and its template. This takes a fraction of a second, or seconds for a slow template."""
     full = full_render_of(tokenizer)
     tried = try_constructs(tokenizer, full)
     tools = TOOLS if counts_on_tools(tried) else None

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-__all__ = ["CallStatus", "Found", "FoundCall", "ParsedCall", "ParsedTurn", "TextParser"]
-
 Tools = Sequence[Mapping[str, Any]]
 
 
@@ -50,13 +48,7 @@ class TextParser(Protocol):
     """Takes apart what was sampled in one turn."""
 
     def find(self, text: str, *, before: str, tools: Tools) -> Found:
-        """Finds thoughts, calls and content.
-
-        Args:
-            text: What was sampled, without the token that ended it.
-            before: The end of the prompt: a template may have opened a block of thoughts there.
-            tools: Definitions of what the policy may call.
-        """
+        """Finds thoughts, calls and content."""
         ...
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from rolloutpool_common.rendering.parsing.found import CallStatus, FoundCall
 
-__all__ = ["BROKEN_NAME", "broken", "call_of", "decode", "usable_name"]
-
 BROKEN_NAME = "invalid_tool_call"
 """The name of a call that has none which could be read."""
 LONGEST_NAME = 256
@@ -29,13 +27,7 @@ def usable_name(name: object) -> bool:
 
 
 def call_of(value: Any, raw: str, span: tuple[int, int]) -> FoundCall:
-    """Makes a call of a JSON value.
-
-    Args:
-        value: What was parsed.
-        raw: Its text.
-        span: Where the call stands.
-    """
+    """Makes a call of a JSON value."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not usable_name(value.get("name")):
@@ -50,14 +42,7 @@ def call_of(value: Any, raw: str, span: tuple[int, int]) -> FoundCall:
 
 
 def broken(raw: str, span: tuple[int, int], why: str, status: CallStatus = CallStatus.INVALID) -> FoundCall:
-    """Makes a call that cannot be run.
-
-    Args:
-        raw: What the policy wrote.
-        span: Where the call stands.
-        why: What is wrong with it.
-        status: Whether it is malformed or was never closed.
-    """
+    """Makes a call that cannot be run."""
     named = _NAME.search(raw)
     name = named[1] if named is not None and usable_name(named[1]) else BROKEN_NAME
     return FoundCall(*span, name, raw, status, f"Invalid tool call, not run: {why[:_LONGEST_FAULT]}")

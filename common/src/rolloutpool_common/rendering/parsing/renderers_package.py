@@ -21,8 +21,6 @@ from rolloutpool_common.rendering.parsing.json_calls import broken, call_of
 from rolloutpool_common.rendering.parsing.syntaxes import UNCLOSED
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["PREFIX", "IdsParser", "family_of", "is_installed", "is_loaded", "load", "named_parser"]
-
 PREFIX = "renderers/"
 """In front of the name of a parser, in `response_template`."""
 _CALLS = frozenset({"ok", "unknown_tool"})
@@ -58,16 +56,7 @@ def family_of(tokenizer: ChatTokenizer) -> str | None:
 
 
 def named_parser(tokenizer: ChatTokenizer, name: str) -> "IdsParser":
-    """Makes a parser for a tokenizer.
-
-    Args:
-        tokenizer: Of the policy.
-        name: As the package names it: `kimi-k2`.
-
-    Raises:
-        ImportError: The package is not installed.
-        ValueError: It has no such parser, or none for this vocabulary.
-    """
+    """Makes a parser for a tokenizer."""
     load()
     from renderers.base import create_renderer
     from renderers.configs import config_from_name
@@ -90,14 +79,7 @@ class IdsParser:
         self._renderer = renderer
 
     def find(self, ids: Sequence[int], *, after: Sequence[int], text: str, tools: Tools) -> Found:
-        """Finds thoughts, calls and content.
-
-        Args:
-            ids: What was sampled, without the id that ended it.
-            after: The end of the prompt.
-            text: Of these ids.
-            tools: Definitions of what the policy may call.
-        """
+        """Finds thoughts, calls and content."""
         functions = [tool.get("function", tool) for tool in tools]
         try:
             parsed = self._renderer.parse_response(list(ids), tools=functions, prompt_ids=list(after) or None)

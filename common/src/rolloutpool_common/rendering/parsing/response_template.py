@@ -19,8 +19,6 @@ from transformers.utils.chat_parsing.response_templates import load_response_tem
 from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, Tools
 from rolloutpool_common.rendering.parsing.json_calls import BROKEN_NAME, broken, call_of
 
-__all__ = ["TemplateParser"]
-
 _CALLS = "tool_calls"
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _BORDERS = ("region_open", "region_close")

@@ -21,8 +21,6 @@ from typing import Any, Protocol
 from rolloutpool_common.rendering.parsing.found import CallStatus, FoundCall, Tools
 from rolloutpool_common.rendering.parsing.json_calls import broken, call_of, decode, usable_name
 
-__all__ = ["SYNTAXES", "Syntax"]
-
 UNCLOSED = "the turn ended before the call was closed"
 
 

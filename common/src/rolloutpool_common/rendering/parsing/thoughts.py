@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["CLOSES", "OPENS", "Split", "split_thoughts"]
-
 OPENS, CLOSES = "<think>", "</think>"
 
 
@@ -17,12 +15,7 @@ class Split(NamedTuple):
 
 
 def split_thoughts(text: str, before: str) -> Split:
-    """Splits thoughts off.
-
-    Args:
-        text: What was sampled.
-        before: The end of the prompt, where the template may have opened the block.
-    """
+    """Splits thoughts off."""
     opened = before.rstrip().endswith(OPENS)
     start = len(text) - len(text.lstrip())
     if text.startswith(OPENS, start):

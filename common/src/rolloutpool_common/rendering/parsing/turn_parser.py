@@ -34,8 +34,6 @@ from rolloutpool_common.rendering.parsing.syntaxes import SYNTAXES, Syntax
 from rolloutpool_common.rendering.parsing.thoughts import CLOSES, split_thoughts
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-__all__ = ["ParserMissing", "TurnParser", "known_syntax", "needs_renderers"]
-
 _ID_LENGTH = 9
 _PROBE = "probe_of_calls"
 _ARGUMENTS = {"argument": "value of it"}

@@ -28,8 +28,6 @@ from rolloutpool_common.rendering.proof.values import (
     unknown,
 )
 
-__all__ = ["MUTATORS", "an_earlier", "attribute", "item", "section"]
-
 MUTATORS = frozenset(
     "append extend insert remove clear pop popitem setdefault sort reverse update add discard".split()  # noqa: SIM905
 )

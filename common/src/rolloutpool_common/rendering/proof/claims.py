@@ -3,8 +3,19 @@
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-__all__ = ["JsonWord", "Proof", "Reason", "Source", "TurnShape", "Word"]
+
+class NewMessage(NamedTuple):
+    """What is known of a new message."""
+
+    role: str
+    keys: tuple[str, ...]
+    """Of its texts, sorted, `role` among them."""
+    calls: int = 0
+    """Calls that it makes. Of each, the words `0.id`, `0.name` and `0.arguments` are texts."""
+    bare: tuple[tuple[str, str | None], ...] = ()
+    """Its other keys, with values that are no words: empty texts and nulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +35,15 @@ class TurnShape:
     """The template is given the arguments of calls as JSON text."""
     beside: tuple[str, ...]
     """Keys of the turn's other texts, such as `reasoning_content`."""
-    new: tuple[tuple[str, tuple[str, ...]], ...]
-    """(role, sorted keys) of each new message; all values are texts."""
+    new: tuple[NewMessage, ...]
     system: bool
     """The first message is a system message."""
     tools: bool
     """Tools are shown. What they say is not known."""
     spoken: bool = False
     """The content has the sentinel although it may be empty, because the template prints no calls."""
+    asked: bool = False
+    """A question stands in the place of the turn: a user who says one letter, and the sentinel."""
 
 
 @dataclass(frozen=True, slots=True)

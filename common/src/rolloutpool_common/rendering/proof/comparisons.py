@@ -31,8 +31,6 @@ from rolloutpool_common.rendering.proof.values import (
     same,
 )
 
-__all__ = ["Assumptions", "Comparisons"]
-
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
     "lt": operator.lt,

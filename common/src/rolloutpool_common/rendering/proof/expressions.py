@@ -36,8 +36,6 @@ from rolloutpool_common.rendering.proof.values import (
     unknown,
 )
 
-__all__ = ["Expressions"]
-
 STEPS = 60_000
 """Nodes that one run may come to."""
 _LINE = 110

@@ -23,8 +23,6 @@ from rolloutpool_common.rendering.proof.values import (
     unknown,
 )
 
-__all__ = ["Round", "rounds"]
-
 _COUNTED = frozenset({Source.EARLIER, Source.POSITION, Source.SYSTEM})
 _NEIGHBOUR = _COUNTED | {Source.TURN}
 _TURNED = {

@@ -9,8 +9,6 @@ from rolloutpool_common.rendering.proof.operations import Operations
 from rolloutpool_common.rendering.proof.state import PathState
 from rolloutpool_common.rendering.proof.values import NOTHING, Function, Macro, Namespace, sources_of
 
-__all__ = ["reads"]
-
 _PURE = frozenset({"range", "dict", "namespace", "raise_exception"})
 _FOREIGN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
 
@@ -18,14 +16,7 @@ _FOREIGN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.
 def reads(
     macro: Macro, state: PathState, operations: Operations, known: dict[int, set[str] | None]
 ) -> frozenset[Source] | None:
-    """Sources of all that a macro and those that it calls name; None where one of them changes what is not its own.
-
-    Args:
-        macro: The macro.
-        state: Where it is called.
-        operations: The filters that are imitated.
-        known: The names of macros, by their nodes; they are added to it.
-    """
+    """Sources of all that a macro and those that it calls name; None where one of them changes what is not its own."""
     found = NOTHING
     seen: set[int] = set()
     waiting = [macro]

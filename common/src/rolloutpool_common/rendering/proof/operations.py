@@ -36,8 +36,6 @@ from rolloutpool_common.rendering.proof.values import (
     unknown,
 )
 
-__all__ = ["Operations"]
-
 _TEXTS = (
     "trim strip lstrip rstrip string upper lower title capitalize swapcase replace join tojson indent format "
     "removeprefix removesuffix"

@@ -21,7 +21,7 @@ from typing import Any
 
 from jinja2 import Environment, nodes
 
-from rolloutpool_common.rendering.proof.claims import JsonWord, Proof, Reason, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.claims import JsonWord, NewMessage, Proof, Reason, Source, TurnShape, Word
 from rolloutpool_common.rendering.proof.comparisons import Assumptions
 from rolloutpool_common.rendering.proof.statements import Statements
 from rolloutpool_common.rendering.proof.values import (
@@ -36,8 +36,6 @@ from rolloutpool_common.rendering.proof.values import (
 )
 from rolloutpool_common.rendering.sentinel import SENTINEL
 from rolloutpool_common.rendering.transformers_compat import template_keys
-
-__all__ = ["SECONDS", "prove"]
 
 SECONDS = 0.12
 """CPU time that a proof may take. It looks at the clock now and then, so it may take a fifth more."""
@@ -64,15 +62,7 @@ def prove(
     kwargs: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> Proof:
-    """Proves what a template writes behind a turn of this shape.
-
-    Args:
-        environment: The template's own, as transformers makes it.
-        source: The template.
-        shape: What is known of the conversation.
-        kwargs: Further variables of the template.
-        names: Special tokens that transformers gives to templates by name, such as `eos_token`.
-    """
+    """Proves what a template writes behind a turn of this shape."""
     deadline = time.thread_time() + SECONDS
     variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
     free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
@@ -109,7 +99,7 @@ def _run(
     messages = _messages(shape)
     statements = Statements(environment, source, messages, guard, deadline)
     try:
-        if not is_plain(variables) or any(set(template_keys(keys)) - {*keys, "role"} for _, keys in shape.new):
+        if not is_plain(variables) or any(map(_has_thoughts, shape.new)):
             raise NotUnderstood("variables that are no plain data, or a new message with thoughts")
         state = statements.run(_body(environment, source), {"messages": messages, "tools": tools, **variables})
     except Exception as error:  # whatever this analysis does not understand of a foreign template
@@ -126,23 +116,43 @@ def _body(environment: Environment, source: str) -> list[nodes.Node]:
     return environment.parse(source).body
 
 
+def _has_thoughts(message: NewMessage) -> bool:
+    keys = {"role", *message.keys, *dict(message.bare)}
+    return set(template_keys(keys)) != keys
+
+
 def _messages(shape: TurnShape) -> Messages:
     if shape.system:
         first = Unknown(frozenset({Source.SYSTEM}), Kind.MAPPING, ("first",), role="system")
     else:
         role = Unknown(frozenset({Source.EARLIER}), Kind.TEXT, ("role",), truth=True, never=_SYSTEMS)
         first = Unknown(frozenset({Source.EARLIER}), Kind.MAPPING, ("first",), role=role)
-    new = [_new_message(i, role, keys) for i, (role, keys) in enumerate(shape.new)]
+    new = [_new_message(i, message) for i, message in enumerate(shape.new)]
     # Behind a system message somebody has spoken; templates that show tools in the first question cut both off.
     return Messages(0, (_turn(shape), *new), first, least=2 if shape.system else 1)
 
 
-def _new_message(number: int, role: str, keys: tuple[str, ...]) -> Record:
-    words = {key: Unknown(frozenset({Source.NEW}), Kind.TEXT, Word(number, key)) for key in keys if key != "role"}
-    return Record({"role": role, **words})
+def _new_message(number: int, shape: NewMessage) -> Record:
+    def word(key: str) -> Unknown:
+        return Unknown(frozenset({Source.NEW}), Kind.TEXT, Word(number, key))
+
+    message = Record({key: word(key) for key in shape.keys if key != "role"} | dict(shape.bare))
+    message["role"] = shape.role
+    if shape.calls:
+        message["tool_calls"] = [
+            {
+                "id": word(f"{i}.id"),
+                "type": "function",
+                "function": {"name": word(f"{i}.name"), "arguments": word(f"{i}.arguments")},
+            }
+            for i in range(shape.calls)
+        ]
+    return message
 
 
 def _turn(shape: TurnShape) -> Record:
+    if shape.asked:
+        return Record({"role": "user", "content": f"x{SENTINEL}"})
     own = frozenset({Source.TURN})
     turn = Record({key: Unknown(own, Kind.TEXT, ("turn", key)) for key in template_keys(shape.beside)})
     said = Unknown(own, Kind.TEXT, ("turn", "content"), truth=shape.says or None, ends=True)

@@ -26,8 +26,6 @@ from rolloutpool_common.rendering.proof.values import (
 )
 from rolloutpool_common.rendering.sentinel import SENTINEL
 
-__all__ = ["PathState", "merge", "outline"]
-
 Written = list[str | Unknown]
 
 
@@ -96,15 +94,7 @@ def merge(
     *,
     before: PathState | None = None,
 ) -> PathState | None:
-    """One state of two paths, where values of these sources decide which of them is gone.
-
-    Args:
-        a: One path; None where it never comes here.
-        b: The other.
-        sources: What decides.
-        reason: The place, which is named where their texts differ.
-        before: The state before a loop whose rounds `a` and `b` are: it writes what it does again and again.
-    """
+    """One state of two paths, where values of these sources decide which of them is gone."""
     if a is None or b is None:
         return a or b
     sources |= a.cause | b.cause

@@ -27,8 +27,6 @@ from rolloutpool_common.rendering.proof.values import (
     unknown,
 )
 
-__all__ = ["Statements"]
-
 _RECURSION = 2
 """As often a macro is run inside itself before its text is any that its arguments may give."""
 _FIXPOINT = 12

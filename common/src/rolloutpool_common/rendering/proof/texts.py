@@ -16,8 +16,6 @@ from rolloutpool_common.rendering.proof.values import (
     joined,
 )
 
-__all__ = ["as_json", "formatted"]
-
 _MARK = "qzW{}Wzq"
 _MARKED = re.compile("qzW([0-9]+)Wzq")
 
@@ -33,15 +31,7 @@ def formatted(field: str, pattern: Any, arguments: Sequence[Any], named: Mapping
 
 
 def as_json(value: Any, dump: Callable[[Any], Any], how: str, *, ascii: bool | None) -> Any | None:
-    """JSON text in which each unknown text stands for itself; None for a value with other unknowns in it.
-
-    Args:
-        value: What becomes JSON.
-        dump: Makes JSON of what is known.
-        how: Names what `dump` makes of a text.
-        ascii: Whether it writes a text as Python's `json` does, with or without escapes for all letters beyond ASCII;
-            None where it does not.
-    """
+    """JSON text in which each unknown text stands for itself; None for a value with other unknowns in it."""
     found: list[Unknown] = []
     marked = _with_marks(value, found)
     if not is_plain(marked):

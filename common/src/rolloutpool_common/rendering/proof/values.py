@@ -15,40 +15,6 @@ from jinja2 import Undefined, nodes
 from rolloutpool_common.rendering.proof.claims import Reason, Source
 from rolloutpool_common.rendering.sentinel import SENTINEL
 
-__all__ = [
-    "ALL",
-    "LEAST",
-    "NOTHING",
-    "Function",
-    "Kind",
-    "Loop",
-    "Macro",
-    "Messages",
-    "Namespace",
-    "NotUnderstood",
-    "Position",
-    "Raised",
-    "Record",
-    "Safe",
-    "SplitText",
-    "Stream",
-    "Text",
-    "Unknown",
-    "bounded",
-    "derive",
-    "ends",
-    "from_sentinel",
-    "holds_sentinel",
-    "is_plain",
-    "joined",
-    "kind_of",
-    "mix",
-    "same",
-    "sources_of",
-    "spares_sentinel",
-    "unknown",
-]
-
 NOTHING: frozenset[Source] = frozenset()
 ALL = frozenset(Source)
 LEAST = 1
@@ -198,11 +164,7 @@ def is_plain(value: Any) -> bool:
 
 
 def bounded(value: Any) -> Any:
-    """A value as it is, if it is small: templates may double one in each round of a loop.
-
-    Raises:
-        NotUnderstood: It is large.
-    """
+    """A value as it is, if it is small: templates may double one in each round of a loop."""
     size, waiting = 0, [value]
     while waiting:
         part = waiting.pop()

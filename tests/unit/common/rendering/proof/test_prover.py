@@ -5,18 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from rolloutpool_common.rendering.proof import JsonWord, Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof import JsonWord, NewMessage, Proof, Source, TurnShape, Word, prove
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 USER = TurnShape(
-    says=True, calls=0, as_text=False, beside=(), new=(("user", ("content", "role")),), system=False, tools=False
+    says=True,
+    calls=0,
+    as_text=False,
+    beside=(),
+    new=(NewMessage("user", ("content", "role")),),
+    system=False,
+    tools=False,
 )
 TOOL = TurnShape(
     says=False,
     calls=1,
     as_text=False,
     beside=(),
-    new=(("tool", ("content", "name", "role", "tool_call_id")),),
+    new=(NewMessage("tool", ("content", "name", "role", "tool_call_id")),),
     system=False,
     tools=False,
 )
