@@ -21,11 +21,11 @@ from fakeredis._command_args_parsing import Int
 from fakeredis._commands import COMMANDS_WITH_SUB, command
 from fakeredis._helpers import SimpleError
 from fakeredis._msgs import FLAG_NO_SCRIPT, NO_MATCHING_SCRIPT_MSG, SCRIPT_ERROR_MSG
-from fakeredis._socket import AsyncFakeSocket
 from fakeredis.commands_mixins.scripting_mixin import LUA_MODULE, _convert_redis_arg
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from tests.inproc.clock import PoolLoop, Process, current
+from tests.support.fake_session import FakeSession
 
 from rolloutpool_common.store.connection import source_of
 
@@ -40,25 +40,10 @@ LONGEST_MS, SLOW_MS = 2.0, 600.0
 _VITAL = [hashlib.sha1(source_of(name).encode()).hexdigest().encode() for name in ("finish", "grade")]
 
 
-class _Refusal:
-    """An error, as the client gets it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-class _Session(AsyncFakeSocket):
+class _Session(FakeSession):
     """One connection, as Redis sees it."""
 
-    answer: Callable[[bytes], None]
     uptime_from = 0.0
-
-    def put_response(self, msg: Any) -> None:
-        """Sends an answer."""
-        self.answer(_encoded(msg))
-
-    def _decode_error(self, error: SimpleError) -> Any:
-        return _Refusal(error.value)
 
     def _process_command(self, fields: list[bytes]) -> None:
         # Not by `command`, which adds a command to every fakeredis of the process.
@@ -152,6 +137,10 @@ class _Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         """Whether it was closed."""
         return self._closed
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Answers go to another protocol from now on."""
+        self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """It has no socket."""
@@ -312,21 +301,3 @@ def served(url: str) -> tuple[str, Keys]:
     client = BlockingRedis.from_url(url, protocol=2, decode_responses=True, encoding_errors="surrogateescape")
     client.flushall()
     return f"{url}?protocol=2", _RealKeys(client)
-
-
-def _encoded(answer: Any) -> bytes:
-    match answer:
-        case None:
-            return b"$-1\r\n"
-        case bytes():
-            return b"$%d\r\n%b\r\n" % (len(answer), answer)
-        case bool() | int():
-            return b":%d\r\n" % answer
-        case list() | tuple():
-            return b"*%d\r\n%b" % (len(answer), b"".join(map(_encoded, answer)))
-        case _Refusal():
-            return f"-{answer.text}\r\n".encode()
-        case dict():
-            return _encoded([part for pair in answer.items() for part in pair])
-    text = str(answer).encode()
-    return b"$%d\r\n%b\r\n" % (len(text), text)

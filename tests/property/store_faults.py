@@ -96,7 +96,7 @@ class StoreFaults(StoreWorld):
         still = [b for b, batch in self.batches.items() if not all(rollout.ended for rollout in batch.rollouts)]
         if still:
             batch_id = data.draw(st.sampled_from(still))
-            self.do(self.store.batches._connection.script("begin_cancel", batch_id, "caller"))
+            self.script("begin_cancel", batch_id, "caller")
             self.batches[batch_id].cancelled = True
 
     @rule(claim=claims)

@@ -51,6 +51,14 @@ class StoreWorld(RuleBasedStateMachine):
         self.condemned: set[str] = set()
         """Workers whose present process was declared dead, and lives."""
 
+    def script(self, name: str, *args: Any) -> Any:
+        """Runs a script that no method of the store runs alone."""
+
+        async def step() -> Any:
+            return await self.store.batches._connection.script(name, *args)
+
+        return self.do(step())
+
     def do(self, step: Coroutine[Any, Any, T]) -> T:
         """Runs a step."""
         return self.runner.run(step)

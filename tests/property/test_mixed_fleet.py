@@ -138,7 +138,11 @@ class MixedFleet(RuleBasedStateMachine):
         """The time of what is delayed has come."""
         for uid in map(str, self.raw.zrange("rp:delayed", 0, -1)):
             batch_id, index = split_uid(uid) or ("", 0)
-            self.do(self.store.outbox._connection.script("due", batch_id, index))
+
+            async def fall_due(batch_id: str = batch_id, index: int = index) -> None:
+                await self.store.outbox._connection.script("due", batch_id, index)
+
+            self.do(fall_due())
 
     @rule()
     def recover(self) -> None:

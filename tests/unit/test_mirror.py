@@ -95,6 +95,7 @@ NEEDS_REDIS = {
     "common/store/polling_leases": "integration/store/test_polling_leases",
     "common/store/reconciliation": "integration/store/test_reconciliation",
     "common/store/scripting": "integration/store/test_scripting",
+    "common/store/sender": "integration/store/test_sender",
     "common/store/regrades": "unit/worker/process/test_regrading",
     "common/store/signals": "integration/store/test_signals",
 }

@@ -1,14 +1,17 @@
 """Calls that are made together travel together, and keep their own answers and errors."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from rolloutpool_common.store.scripting import AT_ONCE, Scripts
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.line import StoreCall
+from rolloutpool_common.store.scripting import Scripts
+from rolloutpool_common.store.sender import AT_ONCE, WRITE_BYTES
 
 SOURCES = {
     "add": "return redis.call('INCRBY', 'n', ARGV[1])",
@@ -19,9 +22,9 @@ SOURCES = {
 
 @pytest.fixture
 async def scripts(redis_url: str) -> AsyncIterator[Scripts]:
-    client = Redis.from_url(redis_url)
-    yield Scripts(client, SOURCES)
-    await client.aclose()
+    opened = Scripts(Connection(redis_url)._dial, SOURCES)
+    yield opened
+    await opened.close()
 
 
 async def test_each_gets_its_own_answer(scripts: Scripts, raw: Redis) -> None:
@@ -31,6 +34,24 @@ async def test_each_gets_its_own_answer(scripts: Scripts, raw: Redis) -> None:
     assert answers == [b"%d" % n for n in range(many)]
     # In a few pieces rather than one by one.
     assert (await raw.info("stats"))["total_reads_processed"] - before < many / 2
+
+
+async def test_a_write_is_bounded(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scripts.run("echo", ("x",))
+    lengths: list[int] = []
+    line = scripts._small._line
+    assert line is not None
+    send = line.send
+
+    def measured(calls: Sequence[StoreCall]) -> None:
+        lengths.append(sum(len(call.data) for call in calls))
+        send(calls)
+
+    monkeypatch.setattr(line, "send", measured)
+    text = "x" * 40_000
+    assert await asyncio.gather(*(scripts.run("echo", (text,)) for _ in range(20))) == [text.encode()] * 20
+    assert len(lengths) == 4
+    assert max(lengths) <= WRITE_BYTES
 
 
 async def test_commands_travel_with_scripts(scripts: Scripts, raw: Redis) -> None:
@@ -70,32 +91,7 @@ async def test_what_redis_forgot_runs_once(scripts: Scripts, raw: Redis) -> None
 
 
 async def test_who_gave_up_is_not_asked_for(scripts: Scripts, raw: Redis) -> None:
-    first = asyncio.create_task(scripts.run("add", ("1",)))
-    gone = asyncio.create_task(scripts.run("add", ("10",)))
-    await asyncio.sleep(0)
+    first, gone = scripts.run("add", ("1",)), scripts.run("add", ("10",))
     gone.cancel()
     assert await first == 1
     assert await scripts.run("add", ("0",)) == 1
-
-
-async def test_a_connection_that_hangs_holds_up_nobody_else(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = asyncio.Event()
-    client = Redis.from_url(redis_url)
-    scripts = Scripts(client, SOURCES)
-    send = scripts._send
-    begun = asyncio.Event()
-
-    async def slow(calls: Any) -> list[Any]:
-        if not begun.is_set():
-            begun.set()
-            await release.wait()
-        return await send(calls)
-
-    monkeypatch.setattr(scripts, "_send", slow)
-    first = asyncio.create_task(scripts.run("echo", ("late",)))
-    await begun.wait()
-    assert await scripts.run("echo", ("early",)) == b"early"
-    assert not first.done()
-    release.set()
-    assert await first == b"late"
-    await client.aclose()

@@ -1,4 +1,4 @@
-"""Connection: a pool of connections to one Redis, and the scripts that run there.
+"""Connection: the ways to one Redis: scripts by a connection of their own, everything else by a pool.
 
 redis-py's defaults do not fit here, in three points:
 
@@ -13,6 +13,7 @@ version (`schema.py`), and raises the epoch where Redis was started again. A sta
 commands is carried out in the epoch of its time.
 """
 
+import asyncio
 import hashlib
 from contextlib import suppress
 from typing import Any
@@ -25,21 +26,21 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
     SSLConnection,
     TcpConnection,
     UnixDomainSocketConnection,
     kind_of,
+    take_over,
 )
 from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
 from rolloutpool_common.store.script_sources import read_sources
 from rolloutpool_common.store.scripting import Scripts
+from rolloutpool_common.store.sender import RETRIES
 
 __all__ = ["Connection", "LoneConnection", "source_of"]
-
-RETRIES = 3
-"""All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
 
 _SOURCES = read_sources()
 
@@ -94,12 +95,11 @@ class Connection:
     """A pool of connections to one Redis, bound to the running event loop at first use."""
 
     def __init__(self, url: str, *, max_connections: int = 32) -> None:
-        """Prepares without connecting. Where `max_connections` are in use, a caller waits; scripts have one more."""
+        """Prepares without connecting. Where `max_connections` are in use, a caller waits; scripts have their own."""
         self.url = url
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
-        # The scripts keep one of them.
-        self.redis: Any = self._client(max_connections + 1, socket_timeout=30)
-        self._scripts = Scripts(self.redis, _SOURCES)
+        self.redis: Any = self._client(max_connections, socket_timeout=30)
+        self._scripts = Scripts(self._dial, _SOURCES)
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
         pool = BlockingConnectionPool.from_url(
@@ -119,23 +119,28 @@ class Connection:
         """Makes a client with one connection and no time limit for one blocking reader, which closes it."""
         return self._client(1, socket_timeout=None)
 
-    async def script(self, name: str, *args: Any) -> Any:
-        """Runs `scripts/<name>.lua` with these ARGV and returns its answer.
+    async def _dial(self, line: Line) -> object:
+        """Connects a line; `Scripts` repeats where that fails."""
+        connection = self.redis.connection_pool.make_connection()
+        connection.retry = Retry(NoBackoff(), 0)
+        return await take_over(connection, line)
+
+    def script(self, name: str, *args: Any) -> asyncio.Future[Any]:
+        """Runs `scripts/<name>.lua` with these ARGV; the future has its answer.
 
         Raises:
             StoreUnavailable: Redis does not answer, or takes no writes.
             StoreFull: Redis is out of memory.
         """
-        with store_errors():
-            return await self._scripts.run(name, args)
+        return self._scripts.run(name, args)
 
-    async def command(self, *command: Any) -> Any:
+    def command(self, *command: Any) -> asyncio.Future[Any]:
         """Runs one command, which travels together with the scripts; raises as `script` does."""
-        with store_errors():
-            return await self._scripts.command(*command)
+        return self._scripts.command(*command)
 
     async def close(self) -> None:
         """Closes all connections."""
+        await self._scripts.close()
         await self.redis.aclose(close_connection_pool=True)
 
 

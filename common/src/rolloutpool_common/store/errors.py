@@ -46,6 +46,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUntrusted",
     "TooManyOpen",
+    "store_error",
     "store_errors",
 ]
 
@@ -148,26 +149,34 @@ _PASSING = {
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns redis-py's errors into ours; the message names neither URL nor password."""
+    """Turns redis-py's errors into ours, as `store_error` does."""
     try:
         yield
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-        if cause := find_distrust(error):
-            raise StoreUntrusted(f"{StoreUntrusted.__doc__} ({cause})") from None
-        # Every command was tried again by now. A Redis that is down refuses the new connection, so it is not this.
-        if any(word in str(error) for word in _CLOSED_IN_MID_SENDING):
-            raise StoreUnavailable(
-                f"Redis closes the connection in the middle of a command. If this lasts: {_TOO_LARGE}"
-            ) from None
-        raise StoreUnavailable(f"{StoreUnavailable.__doc__} ({type(error).__name__})") from None
-    except InvalidResponse:
-        raise StoreUnavailable("what answers at ROLLOUTPOOL_REDIS_URL does not speak Redis' protocol") from None
-    except RuntimeError as error:
-        if HANDLER_CLOSED not in str(error):
+    except Exception as error:
+        if (ours := store_error(error)) is error:
             raise
-        raise StoreUnavailable(f"{StoreUnavailable.__doc__} (connection closed)") from None
-    except ResponseError as error:
-        raise _translated(error) from None
+        raise ours from None
+
+
+def store_error(error: BaseException) -> BaseException:
+    """Returns our error for one of redis-py's, or what is none of them; its message names neither URL nor password."""
+    match error:
+        case RedisConnectionError() | RedisTimeoutError() | OSError():
+            if cause := find_distrust(error):
+                return StoreUntrusted(f"{StoreUntrusted.__doc__} ({cause})")
+            # Every command was tried again by now. A Redis that is down refuses the new connection, so it is not this.
+            if any(word in str(error) for word in _CLOSED_IN_MID_SENDING):
+                return StoreUnavailable(
+                    f"Redis closes the connection in the middle of a command. If this lasts: {_TOO_LARGE}"
+                )
+            return StoreUnavailable(f"{StoreUnavailable.__doc__} ({type(error).__name__})")
+        case InvalidResponse():
+            return StoreUnavailable("what answers at ROLLOUTPOOL_REDIS_URL does not speak Redis' protocol")
+        case ResponseError():
+            return _translated(error)
+        case RuntimeError() if HANDLER_CLOSED in str(error):
+            return StoreUnavailable(f"{StoreUnavailable.__doc__} (connection closed)")
+    return error
 
 
 def _translated(error: ResponseError) -> Exception:

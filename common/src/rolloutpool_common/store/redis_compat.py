@@ -3,27 +3,46 @@
 - `AbstractConnection.socket_timeout` is read anew by each `send_packed_command`: we send without redis-py's own limit.
 - `AbstractConnection.on_connect_check_health` runs once per connection, before the first command: we ask for the epoch.
 - `parse_url(url)["connection_class"]` tells TCP, TLS and unix sockets apart: we derive a class from each.
-- `ConnectionPool.get_connection` and `release`, `connection.retry`, `read_response(timeout=math.inf)`: we send commands
-  together without redis-py's pipeline, on a connection that we keep.
+- `connection._reader`, `_writer` and `can_read`: a connection that redis-py has opened is taken over by our protocol.
+  redis-py's streams and time limits were 60 calls of functions per call of a script (docs/decisions/0042).
+- `DefaultParser.parse_error` makes redis-py's class of error out of what Redis refuses.
 
 `test_redis_compat.py` fails where one of them is gone; `tests/integration/store` shows that they do what we need.
 """
 
 import asyncio
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from hiredis import pack_command
-from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, SSLConnection, UnixDomainSocketConnection, parse_url
+import hiredis
+from hiredis import PushNotification, pack_command
+from redis.asyncio.connection import (
+    AbstractConnection,
+    DefaultParser,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.asyncio.connection import Connection as TcpConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["Exchange", "GreetingConnection", "SSLConnection", "TcpConnection", "UnixDomainSocketConnection", "kind_of"]
+__all__ = [
+    "NOT_COMPLETE",
+    "GreetingConnection",
+    "PushNotification",
+    "SSLConnection",
+    "TcpConnection",
+    "UnixDomainSocketConnection",
+    "answer_reader",
+    "kind_of",
+    "pack_command",
+    "take_over",
+]
 
+NOT_COMPLETE = object()
+"""What a reader returns where an answer is not complete yet."""
 HANDLER_CLOSED = "the handler is closed"
 """The end of uvloop's `RuntimeError` for a write to a connection that is closed already."""
 
@@ -67,63 +86,37 @@ def kind_of(url: str) -> type[AbstractConnection]:
     return kind
 
 
-class Exchange:
-    """Sends commands together on a connection that it keeps, and reads their answers.
+async def take_over(connection: AbstractConnection, protocol: asyncio.Protocol) -> object:
+    """Connects as redis-py does, with its TLS, its authentication and the greeting, and then speaks by our protocol.
 
-    redis-py's pipeline does the same. Its bookkeeping around these calls was a fifth of what Redis costs a worker
-    (docs/decisions/0010), and lending a connection from the pool and giving it back is another 130 calls of functions.
-    hiredis writes a command in an eighth of the time of redis-py's `pack_command`, with the same bytes
-    (docs/decisions/0035).
+    Args:
+        connection: Of redis-py, not connected; it is of no use afterwards.
+        protocol: Gets the connection, as if it had made it.
+
+    Returns:
+        What has to live as long as the connection.
+
+    Raises:
+        redis.exceptions.RedisError: The connection failed.
     """
-
-    def __init__(self, redis: Redis) -> None:
-        """Takes its connections from the pool of `redis`, and nothing before the first commands."""
-        self._pool: Any = redis.connection_pool
-        self._idle: list[AbstractConnection] = []
-
-    async def send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Sends commands and returns their answers.
-
-        Args:
-            commands: Each a name and its arguments. Where the connection fails, they are sent again.
-
-        Returns:
-            An answer per command, in their order; a `ResponseError` for each that the server refused.
-
-        Raises:
-            redis.exceptions.RedisError: the connection failed, after the retries that the pool allows.
-            TypeError: an argument is neither text nor bytes nor a number; nothing was sent.
-        """
-        # Who comes while another one sends has a connection of its own.
-        connection = self._idle.pop() if self._idle else await self._pool.get_connection()
-        try:
-            answers: list[Any] = await connection.retry.call_with_retry(
-                lambda: _send_and_read(connection, commands), lambda _: connection.disconnect()
-            )
-            return answers
-        finally:
-            if self._idle:
-                await self._pool.release(connection)
-            else:
-                self._idle.append(connection)
-
-
-async def _send_and_read(connection: AbstractConnection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    await connection.send_packed_command([pack_command(command) for command in commands])
-    answers: list[Any] = []
-    loop = asyncio.get_running_loop()
-    limit = connection.socket_timeout
+    taken: Any = connection
     try:
-        async with asyncio.timeout(limit) as timer:
-            for _ in commands:
-                try:
-                    # One timer for all: redis-py's own is made anew for each answer.
-                    answers.append(await connection.read_response(timeout=math.inf))
-                except ResponseError as error:
-                    answers.append(error)
-                if limit is not None:
-                    timer.reschedule(loop.time() + limit)
-    except TimeoutError:
+        await taken.connect()
+        # The streams may have read more than the answers to the greeting.
+        if await taken.can_read() or taken._writer.transport.is_closing():  # noqa: SLF001
+            raise RedisConnectionError("closed, or has spoken unasked")
+    except BaseException:
         await connection.disconnect(nowait=True)
-        raise RedisTimeoutError("Timeout reading from socket") from None
-    return answers
+        raise
+    # Both close the connection when they are forgotten.
+    writer, taken._reader, taken._writer = taken._writer, None, None  # noqa: SLF001
+    writer.transport.set_protocol(protocol)
+    protocol.connection_made(writer.transport)
+    return writer
+
+
+def answer_reader() -> hiredis.Reader:
+    """Makes a reader of answers with redis-py's own classes of errors; it returns `NOT_COMPLETE` until one is whole."""
+    return hiredis.Reader(
+        protocolError=InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=NOT_COMPLETE
+    )

@@ -1,5 +1,6 @@
 """The internals of redis-py that `redis_compat` uses are still there; a failure here names the one that is gone."""
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -7,12 +8,27 @@ import pytest
 from hiredis import pack_command
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from rolloutpool_common.store.redis_compat import GreetingConnection, kind_of
+from rolloutpool_common.store.redis_compat import (
+    NOT_COMPLETE,
+    GreetingConnection,
+    PushNotification,
+    answer_reader,
+    kind_of,
+    take_over,
+)
 
 
 class Tcp(GreetingConnection, Connection):
@@ -55,11 +71,52 @@ def test_a_connection_asks_each_new_server_by_this_hook() -> None:
     assert {"nowait"} <= parameters(AbstractConnection.disconnect)
 
 
-def test_commands_can_be_sent_together_without_a_pipeline() -> None:
-    connection = Tcp(retry=Retry(NoBackoff(), 1))
-    assert {"do", "fail"} <= parameters(connection.retry.call_with_retry)
-    for method in (BlockingConnectionPool.get_connection, BlockingConnectionPool.release, connection.read_response):
-        assert inspect.iscoroutinefunction(method)
+async def test_a_connection_is_taken_over_with_its_socket() -> None:
+    class Heard(asyncio.Protocol):
+        """Keeps what it hears."""
+
+        def __init__(self) -> None:
+            self.data: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def data_received(self, data: bytes) -> None:
+            self.data.set_result(data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000) not in (b"", b"mine"):
+            writer.write(b"+OK\r\n" * 3)
+        writer.write(b"yours")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection, heard = Tcp(port=port, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0)), Heard()
+        kept: Any = await take_over(connection, heard)
+        assert not connection.is_connected
+        kept.transport.write(b"mine")
+        assert await heard.data == b"yours"
+        kept.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("NOSCRIPT No matching script", NoScriptError),
+        ("OOM command not allowed", OutOfMemoryError),
+        ("READONLY You can't write", ReadOnlyError),
+        ("LOADING Redis is loading", BusyLoadingError),
+        ("NOAUTH Authentication required.", AuthenticationError),
+        ("ERR max number of clients reached", RedisConnectionError),
+        ("BUSY Redis is busy", ResponseError),
+    ],
+)
+def test_what_redis_refuses_is_redis_pys_own_error(text: str, kind: type[Exception]) -> None:
+    reader = answer_reader()
+    assert reader.gets() is NOT_COMPLETE
+    reader.feed(f"*2\r\n:1\r\n-{text}\r\n-{text}\r\n>1\r\n:1\r\n".encode())
+    nested, alone, pushed = reader.gets(), reader.gets(), reader.gets()
+    assert [type(nested[1]), type(alone)] == [kind, kind]
+    assert isinstance(pushed, PushNotification)
+    assert not reader.has_data()
 
 
 @settings(deadline=None)

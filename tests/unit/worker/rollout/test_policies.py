@@ -218,7 +218,9 @@ async def test_many_rollouts_over_weight_updates(
         numbers = [int(s.policy_version) for s in sample.segments if s.kind == "sampled" and s.policy_version]
         assert numbers == sorted(numbers)
         assert (sample.version_min, sample.version_max) == (numbers[0], numbers[-1])
-    assert sum(turn.aborts for result in results for turn in result.turns) >= 7
+    # All but those after no ids at all that the drain met: the second worker asks again, and counts from 0.
+    assert sum(turn.aborts for result in results for turn in result.turns) >= 6
+    assert len(engine.asked) >= 12 * 3 + 8
     assert not any(turn.resampled for result in results for turn in result.turns)
 
 
