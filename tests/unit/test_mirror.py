@@ -104,6 +104,7 @@ PROCESSES_AND_SOCKETS = {
     "api/access": "integration/api/test_access",
     "api/body_process": "integration/api/test_large_bodies",
     "api/body_reader": "integration/api/test_large_bodies",
+    "api/hot_routes": "integration/api/test_hot_routes",
     "api/large_bodies": "integration/api/test_large_bodies",
     "api/app": "integration/api/test_v1_wire",
     "api/events": "integration/api/test_events",

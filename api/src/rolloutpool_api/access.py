@@ -20,6 +20,7 @@ browser of its visitor.
 import ipaddress
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -162,17 +163,21 @@ def _expiry_of(key: ApiKey) -> str:
 
 def _check_site(headers: Headers) -> None:
     """Refuses a Host that is no loopback name: a site can point its own name here to get past the same-origin rule."""
-    try:
-        # `urlsplit` knows ports and brackets; it raises ValueError for a bracket that is never closed.
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    except ValueError:
-        host = ""
-    if not is_loopback(host):
+    if not _names_loopback(headers.get("host", "")):
         raise Forbidden(
             "without a key this API answers to localhost, 127.0.0.1 and [::1] only; call it so, or give it keys "
             "(ROLLOUTPOOL_API_KEYS)"
         )
     _check_origin(headers)
+
+
+@lru_cache(maxsize=64)
+def _names_loopback(host: str) -> bool:
+    try:
+        # `urlsplit` knows ports and brackets; it raises ValueError for a bracket that is never closed.
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
 
 
 def _check_origin(headers: Headers) -> None:

@@ -24,6 +24,7 @@ from rolloutpool_api.audit import Audit
 from rolloutpool_api.body import BodyLimit
 from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, answer_store_error, has_v1_shape
 from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_api.hot_routes import HotRoutes
 from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
@@ -94,6 +95,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app = _application(services, lifespan)
     app.state.run_v1 = synchronous.run
     max_bytes = settings.max_body_mb * 1_000_000
+    app.add_middleware(HotRoutes)
     app.add_middleware(LargeBodies, services=services, max_bytes=max_bytes)
     # The body's limit is inside the check of the key, so a caller without a key can't make the API read a body.
     app.add_middleware(BodyLimit, max_bytes=max_bytes, min_rate=settings.min_upload_kb * 1000)
@@ -115,7 +117,14 @@ def _application(
     services: ApiServices, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None
 ) -> FastAPI:
     app = _DescribedApp(
-        title="rolloutpool", description=_DESCRIPTION, version="1", lifespan=lifespan, docs_url=None, redoc_url=None
+        title="rolloutpool",
+        description=_DESCRIPTION,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # FastAPI's own looks for exporters in each request, and would export what bodies hold.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.services = services
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]

@@ -32,6 +32,7 @@ __all__ = [
     "parse",
     "read_json_body",
     "refuse_repeated_keys",
+    "replay",
 ]
 
 T = TypeVar("T")
@@ -132,6 +133,16 @@ def check_kind(headers: Headers) -> None:
     # Nothing here decompresses: a compressed body would fail as JSON, with an error that names another cause.
     if not is_json or "content-encoding" in headers:
         raise UnsupportedBody
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Makes a `receive` that gives a body which was read before, and then what follows it."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return first.pop() if first else await receive()
+
+    return replayed
 
 
 class StrictRequest(Request):

@@ -70,7 +70,7 @@ class LargeBodies:
                     begun += message.get("body", b"")
                     more = message.get("more_body", False)
                 if not more:
-                    await self._app(scope, _replay(bytes(begun), receive), send)
+                    await self._app(scope, body.replay(bytes(begun), receive), send)
                     return
             await self._handle(scope, bytes(begun), receive, send)
         except ClientDisconnect:
@@ -148,15 +148,6 @@ async def _next(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message
-
-
-def _replay(begun: bytes, receive: Receive) -> Receive:
-    first: list[Message] = [{"type": "http.request", "body": begun, "more_body": False}]
-
-    async def replayed() -> Message:
-        return first.pop() if first else await receive()
-
-    return replayed
 
 
 async def _send(reply: ReaderReply, spool: Spool, send: Send) -> None:

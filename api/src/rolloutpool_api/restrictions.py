@@ -22,6 +22,8 @@ from rolloutpool_common.store import SecretsUnkept
 
 __all__ = ["Restrictions"]
 
+LONGEST_KEPT = 500
+"""Characters of a URL whose verdict is remembered."""
 _UNKEPT = str(SecretsUnkept.__doc__)
 
 
@@ -69,17 +71,22 @@ class Restrictions:
         secrets: list[Check] = [] if self.keeps_secrets else [_SecretCheck()]
         return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self), _TokenizerCheck(self, catalog)]
 
+    def refuse_url(self, url: str) -> str | None:
+        """Says why a URL may not be called; None if it may. Trainers post the same one with each rollout."""
+        # A long one is not kept: a thousand of them would be much memory.
+        return _refuse_url(self.targets, url) if len(url) <= LONGEST_KEPT else self.targets.refuse_url(url)
+
     def check_v1(self, request: RolloutRequest, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
         """Yields field and fault of what a `POST /rollout` breaks."""
         if fault := self.refuse_tokenizer(request.tokenizer_name, catalog):
             yield "tokenizer_name", fault
-        if verdict := self.targets.refuse_url(request.server_url):
+        if verdict := self.refuse_url(request.server_url):
             yield "server_url", verdict
         # Where it is not called, it may be anything.
         if self.tool_servers and request.tool_server_url:
             if not _is_url(request.tool_server_url):
                 yield "tool_server_url", "must be an HTTP/HTTPS URL with a host"
-            elif verdict := self.targets.refuse_url(request.tool_server_url):
+            elif verdict := self.refuse_url(request.tool_server_url):
                 yield "tool_server_url", verdict
         if request.callback_api_key and not self.keeps_secrets:
             yield "callback_api_key", _UNKEPT
@@ -90,7 +97,7 @@ class Restrictions:
 
     def check_osmosis(self, request: OsmosisRequest) -> Iterator[tuple[str, str]]:
         """Yields field and fault of what a `POST /rollout` on the Osmosis wire breaks."""
-        if verdict := self.targets.refuse_url(request.chat_completions_url):
+        if verdict := self.refuse_url(request.chat_completions_url):
             yield "chat_completions_url", verdict
         if request.llm_api_key and not self.keeps_secrets:
             yield "llm_api_key", _UNKEPT
@@ -125,6 +132,11 @@ class Restrictions:
         if isinstance(messages, list) and len(messages) > self.max_messages:
             return f"has {len(messages)} messages, at most {self.max_messages}; raise ROLLOUTPOOL_MAX_MESSAGES"
         return None
+
+
+@lru_cache(maxsize=1024)
+def _refuse_url(targets: Targets, url: str) -> str | None:
+    return targets.refuse_url(url)
 
 
 def _refuse_header(secret: str | None) -> str | None:

@@ -25,7 +25,7 @@ from rolloutpool_common.protocol.rows import SummaryPage
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
 
-__all__ = ["router"]
+__all__ = ["batch_results", "known_batch", "router", "submit_batch"]
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -60,7 +60,7 @@ _BODY: dict[str, Any] = {
 }
 
 
-async def _known(
+async def known_batch(
     batch_id: Annotated[str, Path(description="As `POST /v1/batches` answered it")],
     services: ServicesDep,
     caller: Anybody,
@@ -72,7 +72,7 @@ async def _known(
     return batch_id
 
 
-BatchId = Annotated[str, Depends(_known)]
+BatchId = Annotated[str, Depends(known_batch)]
 
 
 def _unknown(batch_id: str) -> ResourceUnknown:
