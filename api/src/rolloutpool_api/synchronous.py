@@ -29,6 +29,7 @@ from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Result, V1Status, to_v1
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, Watch, keys
+from rolloutpool_common.store.v1_answers import V1End
 
 __all__ = ["answer_ticket", "run", "submit_only", "wait_for_end"]
 
@@ -66,14 +67,14 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Res
         async with services.store.signals.watch(new.batch_id) as watch:
             ticket = await _submit(services, request, new)
 
-            async def ended() -> bytes | None:
-                return await services.store.rollouts.result(keys.uid_of(ticket.batch_id, 0))
+            async def ended() -> V1End | None:
+                return await services.store.rollouts.v1_end(keys.uid_of(ticket.batch_id, 0))
 
             if ticket.batch_id == new.batch_id:
-                data = await _wait(services, watch, ended)
+                end = await _wait(services, watch, ended)
             else:
-                data = await _join(services, ticket, ended)
-    return await _answer(services, ticket, data)
+                end = await _join(services, ticket, ended)
+    return await _answer(services, ticket, end)
 
 
 async def submit_only(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
@@ -94,7 +95,7 @@ async def wait_for_end(services: ApiServices, ticket: V1Ticket) -> None:
 
 async def answer_ticket(services: ApiServices, ticket: V1Ticket) -> Response:
     """Makes the answer for a rollout whose end was waited for."""
-    return await _answer(services, ticket, await services.store.rollouts.result(keys.uid_of(ticket.batch_id, 0)))
+    return await _answer(services, ticket, await services.store.rollouts.v1_end(keys.uid_of(ticket.batch_id, 0)))
 
 
 def _plan(services: ApiServices, request: RolloutRequest, owner: str) -> NewBatch:
@@ -119,10 +120,10 @@ async def _submit(services: ApiServices, request: RolloutRequest, new: NewBatch)
     return V1Ticket(request.rollout_id, batch_id, request.tokenizer_name)
 
 
-async def _answer(services: ApiServices, ticket: V1Ticket, data: bytes | None) -> Response:
+async def _answer(services: ApiServices, ticket: V1Ticket, end: V1End | None) -> Response:
     timeout_s = services.settings.rollout_timeout_seconds
     # The reconciler should have ended the rollout by now. Protocol v1's caller gets an answer nevertheless.
-    if data is None:
+    if end is None:
         _log.error(
             "v1 rollout has no result after its deadline", rollout_id=ticket.rollout_id, batch_id=ticket.batch_id
         )
@@ -131,8 +132,10 @@ async def _answer(services: ApiServices, ticket: V1Ticket, data: bytes | None) -
             status=V1Status.ERROR,
             error_message=f"Rollout timeout exceeded ({timeout_s}s)",
         )
+    elif end.answer is not None:
+        return Response(end.answer, media_type="application/json")
     else:
-        result = await off_loop(len(data), lambda: V1Result.model_validate_json(data))
+        result = await off_loop(len(end.result), lambda: V1Result.model_validate_json(end.result))
         answer = to_v1(result, tokenizer_name=ticket.tokenizer_name, timeout_seconds=timeout_s)
     return Response(answer.model_dump_json(), media_type="application/json")
 

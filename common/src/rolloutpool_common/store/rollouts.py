@@ -41,9 +41,11 @@ from rolloutpool_common.store.records import (
     expand,
     finish_fields,
     journal_texts,
+    read_end,
 )
 from rolloutpool_common.store.rollout_view import read_view
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.v1_answers import V1End
 
 __all__ = ["Rollouts", "new_token"]
 
@@ -359,6 +361,11 @@ class Rollouts:
         # Waiters that wake in one moment ask together.
         data = await self._connection.command("GET", keys.rollout(uid, "result"))
         return None if data is None else expand(data)
+
+    async def v1_end(self, uid: str) -> V1End | None:
+        """Returns how a rollout of protocol v1 ended; None while it has not."""
+        data = await self._connection.command("GET", keys.rollout(uid, "result"))
+        return None if data is None else read_end(data)
 
     async def trunk(self, batch_id: str) -> bytes | None:
         """Reads the result, as JSON, of the rollout that a batch's rollouts are forks of; None where they are none."""

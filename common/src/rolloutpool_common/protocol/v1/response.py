@@ -22,9 +22,9 @@ from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 
-__all__ = ["RolloutMetrics", "RolloutResponse", "V1Result", "V1Status", "to_v1"]
+__all__ = ["FINISH", "RolloutMetrics", "RolloutResponse", "V1Result", "V1Status", "to_v1"]
 
-_FINISH = {
+FINISH = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "stop",
     FinishReason.STRATEGY: "stop",
@@ -36,6 +36,7 @@ _FINISH = {
     FinishReason.MAX_TOKENS: "max_tokens",
     FinishReason.BUDGET_TOKENS: "max_tokens",
 }
+"""v1's word for each reason why a completed rollout ended."""
 
 _OWN_TEXTS = {
     Category.RATE_LIMITED: "Trainer rate limit exceeded (429)",
@@ -117,14 +118,14 @@ def to_v1(result: RolloutResult | V1Result, *, tokenizer_name: str, timeout_seco
     trace = {} if result.trace is None else {"trace": result.trace}
     if result.status is RolloutStatus.COMPLETED:
         messages = result.messages
-        if _FINISH[result.finish_reason] == "max_tokens":
+        if FINISH[result.finish_reason] == "max_tokens":
             messages = messages[:-1]
             trace = {"trace": trace["trace"][:-1]} if trace else {}
         return RolloutResponse(
             rollout_id=result.rollout_id,
             status=V1Status.COMPLETED,
             final_messages=messages,
-            finish_reason=_FINISH[result.finish_reason],
+            finish_reason=FINISH[result.finish_reason],
             metrics=metrics,
             extra_fields=trace,
         )
