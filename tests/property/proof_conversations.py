@@ -136,10 +136,10 @@ class Writer:
 
     def new(self, shape: TurnShape, calls: list[Message]) -> list[Message]:
         found = []
-        for i, (role, keys, count, bare) in enumerate(shape.new):
+        for i, (role, keys, count, parsed, bare) in enumerate(shape.new):
             message: Message = {"role": role, **{key: self.word() for key in keys if key != "role"}, **dict(bare)}
             if count:
-                calls = message["tool_calls"] = self.calls(count, as_text=True)
+                calls = message["tool_calls"] = self.calls(count, as_text=not parsed)
             call = calls[i] if i < len(calls) and not count else None
             if "tool_call_id" in message:
                 message["tool_call_id"] = call["id"] if call and self.random.random() < 0.8 else self.identity()

@@ -157,7 +157,7 @@ def _asked(random: Random) -> TurnShape:
         said = random.choice(
             ((("content", "role"), ()), (("role",), (("content", ""),)), (("role",), (("content", None),)))
         )
-        new.append(NewMessage("assistant", said[0], calls, said[1]))
+        new.append(NewMessage("assistant", said[0], calls, bool(calls) and random.random() < 0.5, said[1]))
         new += [NewMessage("tool", ("content", "name", "role", "tool_call_id"))] * calls
     return TurnShape(
         says=True,
@@ -171,8 +171,8 @@ def _asked(random: Random) -> TurnShape:
     )
 
 
-def words_of(message: Message) -> dict[str, str]:
-    """The texts of a message, by the keys of a proof's words."""
+def words_of(message: Message) -> dict[str, Any]:
+    """The texts and tables of a message, by the keys of a proof's words."""
     words = {key: value for key, value in message.items() if value and key not in ("role", "tool_calls")}
     for i, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
@@ -182,10 +182,12 @@ def words_of(message: Message) -> dict[str, str]:
 
 def passes(proof: Proof, shape: TurnShape, new: list[Message]) -> bool:
     """Whether the guard lets the new messages' texts pass."""
-    for message, (_, keys, calls, _) in zip(new, shape.new, strict=True):
+    for message, (_, keys, calls, _, _) in zip(new, shape.new, strict=True):
         if len(words_of(message)) != len(keys) - 1 + 3 * calls:
             return False  # One of them is empty.
-    texts = [text for message in new for text in words_of(message).values()]
+    texts = [text for message in new for text in words_of(message).values() if isinstance(text, str)]
+    if {} in [word for message in new for word in words_of(message).values()]:
+        return False
     return all(text and text == text.strip() and not any(g in text for g in proof.guard) for text in texts)
 
 

@@ -175,7 +175,8 @@ def test_joined_increments_are_what_a_render_writes(make_tokenizer: MakeTokenize
         trust = tokenizer.increment_trust(None, None)
         for _ in range(12):
             said, name, arguments, content = (random.choice(WORDS) for _ in range(4))
-            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
+            given = random.choice((arguments, {"a": content, "é": [1.5, None, arguments]}))
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": given}}
             result = {"role": "tool", "tool_call_id": "call00000", "name": name, "content": content}
             new: list[Message] = [{"role": "assistant", "content": said}]
             if random.random() < 0.7:
