@@ -130,11 +130,15 @@ def main() -> None:
         except TemplateMissing:
             continue  # A base model's.
     analyses = [float(row["analysis, ms"]) for row in rows if "analysis, ms" in row]  # type: ignore[arg-type]
-    proved = sum(row["short cut"] in ("joined", "smaller context") for row in rows)
-    print(
-        f"{proved} of {len(rows)} shapes are proved, {sum(row['short cut'] == 'joined' for row in rows)} to be joined; "
-        f"analysis: median {median(analyses):.1f}, worst {max(analyses):.1f} ms"
-    )
+    for role in ("user", "tool"):
+        cuts = [str(row["short cut"]) for row in rows if row["role"] == role]
+        taken = sum(not cut.startswith("refused") for cut in cuts)
+        joined, smaller = cuts.count("joined"), cuts.count("smaller context")
+        print(
+            f"{role}: {taken} of {len(cuts)} templates take it; {joined + smaller} are proved independent of history "
+            f"({(joined + smaller) / max(1, taken):.1%}), {joined} are joined ({joined / max(1, taken):.1%})"
+        )
+    print(f"analysis: median {median(analyses):.1f}, worst {max(analyses):.1f} ms")
     emit(
         "deltas",
         rows,

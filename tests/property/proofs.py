@@ -8,7 +8,6 @@ same (P1). Words are mostly what the template itself looks for. An example is na
 
 import argparse
 import json
-import re
 import resource
 import sys
 import time
@@ -21,6 +20,7 @@ from random import Random
 from typing import Any
 
 from tests.property.families import FAMILIES
+from tests.property.proof_conversations import ODD_ROLES, Writer
 from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, TEMPLATE_BUILD, TINY
@@ -28,7 +28,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
-from rolloutpool_common.rendering.sentinel import SENTINEL, after_sentinel
+from rolloutpool_common.rendering.sentinel import after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 __all__ = ["FalseProof", "Subject", "Tally", "compare", "examine", "proof_of", "shapes", "subjects"]
@@ -39,12 +39,6 @@ RENDERS = 6
 _MEMORY = 4 << 30
 BATCH = 10
 """Shapes of one template before the next has its turn, because transformers forgets compiled templates."""
-_WORDS = (
-    "", " ", "\n", " 38", "38 ", "ok", "fine\n", "é", "漢字", "<think>", "</think>", "<think>\nhm\n</think>\n\nyes",
-    "/think", "/no_think", "a</think>b", "<|im_end|>", "{}", '{"a": 1}', "[]", "user", "assistant", "tool", "system",
-    "%s", "0", "none", "true", "<tool_response>", "</tool_response>", "<tool_call>", "call_1", "abcdefghi", "add",
-)  # fmt: skip
-_ODD_ROLES = ("developer", "function", "ipython", "tool_response", "environment", "critic", "context", "observation")
 _KWARGS: tuple[dict[str, Any], ...] = (
     {},
     {},
@@ -128,135 +122,6 @@ def proof_of(subject: Subject, shape: TurnShape, kwargs: str) -> Proof:
     return prove(environment, subject.source, shape, kwargs=json.loads(kwargs), names=subject.names)
 
 
-@lru_cache(maxsize=512)
-def _literals(source: str) -> tuple[str, ...]:
-    """Texts that stand in quotes in a template, and parts of them."""
-    found = [a or b for a, b in re.findall(r"'((?:[^'\\\n]|\\.)*)'|\"((?:[^\"\\\n]|\\.)*)\"", source)]
-    texts = [text.replace("\\n", "\n").replace("\\'", "'") for text in found if text and len(text) < 60]
-    return tuple(dict.fromkeys([*texts, *(text.strip() for text in texts)])) or ("x",)
-
-
-class _Writer:
-    """Writes random conversations for one template."""
-
-    def __init__(self, subject: Subject, random: Random) -> None:
-        self.random = random
-        self._literals = _literals(subject.source)
-
-    def text(self) -> str:
-        random = self.random
-        parts = [
-            random.choice(self._literals) if random.random() < 0.5 else random.choice(_WORDS)
-            for _ in range(random.choice((1, 1, 1, 2, 3)))
-        ]
-        return random.choice(("", "", " ", "x")).join(parts)
-
-    def word(self) -> str:
-        """A text as policies and tools write them most of the time."""
-        random = self.random
-        return self.text() if random.random() < 0.4 else f"{random.choice('abcde')}{random.randrange(999)}"
-
-    def calls(self, count: int, as_text: bool) -> list[Message]:
-        made = []
-        for _ in range(count):
-            arguments: Any = {self.random.choice("abc"): self.word() for _ in range(self.random.randrange(3))}
-            function = {"name": self.word() or "f", "arguments": json.dumps(arguments) if as_text else arguments}
-            made.append({"id": self.identity(), "type": "function", "function": function})
-        return made
-
-    def identity(self) -> str:
-        """The id of a call."""
-        return self.random.choice(
-            ("call00000", "call00001", "call00002", f"c{self.random.randrange(99):08}", self.word())
-        )
-
-    def tools(self) -> list[Message]:
-        schema = {"type": "object", "properties": {"a": {"type": "string", "description": self.word()}}}
-        names = [self.word() or "f" for _ in range(self.random.choice((1, 1, 2)))]
-        return [
-            {"type": "function", "function": {"name": name, "description": self.word(), "parameters": schema}}
-            for name in names
-        ]
-
-    def round(self, as_text: bool, *, regular: bool) -> Iterator[Message]:
-        """A user's message, and what a policy does about it."""
-        random = self.random
-        yield {"role": "user", "content": self.text()}
-        while random.random() < 0.4:
-            made = self.calls(random.choice((1, 1, 2)), as_text)
-            yield self.thoughts({"role": "assistant", "content": random.choice(("", self.text())), "tool_calls": made})
-            for call in made:
-                result = {"role": "tool", "content": self.text(), "tool_call_id": call["id"]}
-                yield result | ({"name": call["function"]["name"]} if random.random() < 0.7 else {})
-        yield self.thoughts({"role": "assistant", "content": self.text()})
-        if not regular and random.random() < 0.4:
-            role = random.choice(("system", "system", "user", "assistant", "tool", *_ODD_ROLES))
-            yield {"role": role, "content": self.text()}
-
-    def thoughts(self, message: Message) -> Message:
-        return {**message, "reasoning_content": self.text()} if self.random.random() < 0.25 else message
-
-    def history(self, shape: TurnShape, system: Message | None) -> list[Message]:
-        """Messages before the turn."""
-        random = self.random
-        regular = random.random() < 0.7
-        found = [] if system is None else [system]
-        for _ in range(random.choice((0, 0, 1, 1, 2, 3, 6))):
-            found += self.round(shape.as_text, regular=regular)
-        found.append({"role": "user", "content": self.text()})
-        if shape.calls and random.random() < 0.4:
-            made = self.calls(1, shape.as_text)
-            found.append({"role": "assistant", "content": "", "tool_calls": made})
-            found.append({"role": "tool", "content": self.text(), "tool_call_id": made[0]["id"], "name": "f"})
-        if not regular and random.random() < 0.3:
-            # Behind a system message stands one more, or proofs are not about it.
-            del found[random.randrange(1 if system is None else 2, len(found) + 1) :]
-        if found[:1] and system is None and found[0]["role"] in ("system", "developer"):
-            found[0] = {**found[0], "role": "user"}
-        return found
-
-    def turn(self, shape: TurnShape) -> Message:
-        """The turn with its sentinel."""
-        if shape.asked:
-            return {"role": "user", "content": f"x{SENTINEL}"}
-        marked = shape.says or shape.spoken or not shape.calls
-        content = ((self.text() or "x") if shape.says else "") + (SENTINEL if marked else "")
-        turn: Message = {"role": "assistant", "content": content}
-        turn |= {key: self.text() for key in shape.beside}
-        if shape.calls:
-            turn["tool_calls"] = self.calls(shape.calls, shape.as_text)
-            for call in turn["tool_calls"]:
-                arguments = {SENTINEL: SENTINEL}
-                call["function"]["arguments"] = json.dumps(arguments) if shape.as_text else arguments
-        return turn
-
-    def conversation(self, shape: TurnShape) -> dict[Source, Any]:
-        """All but the history, by what a proof calls it."""
-        turn = self.turn(shape)
-        return {
-            Source.SYSTEM: {"role": "system", "content": self.text()} if shape.system else None,
-            Source.TURN: turn,
-            Source.NEW: self.new(shape, turn.get("tool_calls", [])),
-            Source.TOOLS: self.tools() if shape.tools else None,
-        }
-
-    def new(self, shape: TurnShape, calls: list[Message]) -> list[Message]:
-        found = []
-        for i, (role, keys, count, bare) in enumerate(shape.new):
-            message: Message = {"role": role, **{key: self.word() for key in keys if key != "role"}, **dict(bare)}
-            if count:
-                calls = message["tool_calls"] = self.calls(count, as_text=True)
-            call = calls[i] if i < len(calls) and not count else None
-            if "tool_call_id" in message:
-                message["tool_call_id"] = call["id"] if call and self.random.random() < 0.8 else self.identity()
-            if "name" in message and call and self.random.random() < 0.8:
-                message["name"] = call["function"]["name"]
-            items = list(message.items())
-            self.random.shuffle(items)
-            found.append(dict(items))
-        return found
-
-
 def shapes(random: Random) -> TurnShape:
     """A random shape."""
     if random.random() < 0.25:
@@ -270,7 +135,7 @@ def shapes(random: Random) -> TurnShape:
     if not calls or random.random() < 0.2:
         new.append(NewMessage("user", plain))
     if random.random() < 0.08:
-        new.insert(random.randrange(len(new) + 1), NewMessage(random.choice(("system", "user", *_ODD_ROLES)), plain))
+        new.insert(random.randrange(len(new) + 1), NewMessage(random.choice(("system", "user", *ODD_ROLES)), plain))
     says = random.random() < (0.3 if calls else 0.9)
     return TurnShape(
         says=says,
@@ -292,7 +157,7 @@ def _asked(random: Random) -> TurnShape:
         said = random.choice(
             ((("content", "role"), ()), (("role",), (("content", ""),)), (("role",), (("content", None),)))
         )
-        new.append(NewMessage("assistant", said[0], calls, said[1]))
+        new.append(NewMessage("assistant", said[0], calls, bool(calls) and random.random() < 0.5, said[1]))
         new += [NewMessage("tool", ("content", "name", "role", "tool_call_id"))] * calls
     return TurnShape(
         says=True,
@@ -306,8 +171,8 @@ def _asked(random: Random) -> TurnShape:
     )
 
 
-def words_of(message: Message) -> dict[str, str]:
-    """The texts of a message, by the keys of a proof's words."""
+def words_of(message: Message) -> dict[str, Any]:
+    """The texts and tables of a message, by the keys of a proof's words."""
     words = {key: value for key, value in message.items() if value and key not in ("role", "tool_calls")}
     for i, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
@@ -317,10 +182,12 @@ def words_of(message: Message) -> dict[str, str]:
 
 def passes(proof: Proof, shape: TurnShape, new: list[Message]) -> bool:
     """Whether the guard lets the new messages' texts pass."""
-    for message, (_, keys, calls, _) in zip(new, shape.new, strict=True):
+    for message, (_, keys, calls, _, _) in zip(new, shape.new, strict=True):
         if len(words_of(message)) != len(keys) - 1 + 3 * calls:
             return False  # One of them is empty.
-    texts = [text for message in new for text in words_of(message).values()]
+    texts = [text for message in new for text in words_of(message).values() if isinstance(text, str)]
+    if {} in [word for message in new for word in words_of(message).values()]:
+        return False
     return all(text and text == text.strip() and not any(g in text for g in proof.guard) for text in texts)
 
 
@@ -353,7 +220,7 @@ def compare(
     Raises:
         FalseProof: One of them is not as proved.
     """
-    writer = _Writer(subject, random)
+    writer = Writer(subject.source, random)
     fixed, expected = writer.conversation(shape), None
     for _ in range(renders):
         fresh = writer.conversation(shape)

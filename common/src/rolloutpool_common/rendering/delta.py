@@ -40,7 +40,7 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
     TypedTextChanged,
 )
-from rolloutpool_common.rendering.forms import Asked, Conversation, forms
+from rolloutpool_common.rendering.forms import Asked, Continuation, forms
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import NewMessage, TurnShape
 from rolloutpool_common.rendering.template import Message, Template
@@ -136,13 +136,13 @@ class DeltaRule:
         self._codec = codec
         self._end = end
 
-    def find(self, conversation: Conversation) -> Behind:
+    def find(self, continuation: Continuation) -> Behind:
         """Finds what the template writes behind the policy's turn; refuses what it does not append."""
-        return _first(self._behind, forms(self._codec, conversation))
+        return _first(self._behind, forms(self._codec, continuation))
 
-    def again(self, form: Form, conversation: Conversation) -> Behind | None:
+    def again(self, form: Form, continuation: Continuation) -> Behind | None:
         """As `find`, in a form that was found before: one render. None where the turn's end is another one."""
-        asked = next(islice(forms(self._codec, conversation), form.number, None))
+        asked = next(islice(forms(self._codec, continuation), form.number, None))
         real = self._placed(asked, form.placement)
         before, text = self._text(self._guarded(real, form.placement))
         return Behind(text, before, form, real) if text.startswith(form.start) else None

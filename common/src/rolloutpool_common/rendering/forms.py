@@ -17,7 +17,7 @@ from rolloutpool_common.rendering.template import Message, normalise
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class Continuation:
     """What a delta is rendered of."""
 
     new: Sequence[Message]
@@ -49,10 +49,10 @@ class Asked:
         return bool(self.turn.get("tool_calls"))
 
 
-def forms(codec: Codec, conversation: Conversation) -> Iterator[Asked]:
+def forms(codec: Codec, continuation: Continuation) -> Iterator[Asked]:
     """The forms of a conversation: arguments as an object, then as text; the turn with its words and without."""
-    new = new_messages_of(conversation.new)
-    past = normalise(conversation.history)
+    new = new_messages_of(continuation.new)
+    past = normalise(continuation.history)
     turn = past.pop() if past and past[-1]["role"] == "assistant" else sentinel.assumed_turn(new)
     # Templates print ids and names of calls behind the sentinel too, and those may be anything that was sampled.
     calls = [(_guarded(call_id, codec), _guarded(name, codec)) for call_id, name in sentinel.calls_of(turn)]
@@ -61,7 +61,7 @@ def forms(codec: Codec, conversation: Conversation) -> Iterator[Asked]:
         earlier = [_with_text_arguments(message) for message in past] if as_text else past
         for said, real in sentinel.turns(turn, calls, as_text=as_text):
             shown = _with_text_arguments(real) if as_text else real
-            yield Asked(earlier, said, shown, new, conversation.tools or None, conversation.kwargs)
+            yield Asked(earlier, said, shown, new, continuation.tools or None, continuation.kwargs)
 
 
 def new_messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:

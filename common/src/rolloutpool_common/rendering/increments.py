@@ -154,14 +154,14 @@ class IncrementTrust:
                 shape.agreed[key] = shape.agreed.get(key, 0) + 1
 
 
-def _form(new: Sequence[Message]) -> tuple[tuple[NewMessage, ...] | None, list[dict[str, str]]]:
+def _form(new: Sequence[Message]) -> tuple[tuple[NewMessage, ...] | None, list[dict[str, Any]]]:
     """What proofs tell new messages apart by, and the words in them; None where a message has more than words."""
     forms: list[NewMessage] = []
-    said: list[dict[str, str]] = []
+    said: list[dict[str, Any]] = []
     for message in new:
-        words: dict[str, str] = {}
+        words: dict[str, Any] = {}
         bare: list[tuple[str, str | None]] = []
-        calls = message.get("tool_calls") or ()
+        calls, parsed = message.get("tool_calls") or (), 0
         for key, value in message.items():
             if key == "role" or (key == "tool_calls" and value):
                 continue
@@ -176,12 +176,17 @@ def _form(new: Sequence[Message]) -> tuple[tuple[NewMessage, ...] | None, list[d
             function = call.get("function")
             if call.keys() != _CALL or call["type"] != "function" or function.keys() != _FUNCTION:
                 return None, said
-            named = {f"{i}.id": call["id"], f"{i}.name": function["name"], f"{i}.arguments": function["arguments"]}
-            for word in named.values():
-                if not isinstance(word, str):
-                    return None, said
-            words |= named
-        forms.append(NewMessage(message["role"], keys, len(calls), tuple(bare)))
+            arguments = function["arguments"]
+            if arguments and isinstance(arguments, dict):
+                parsed += 1
+            elif not isinstance(arguments, str):
+                return None, said
+            if not isinstance(call["id"], str) or not isinstance(function["name"], str):
+                return None, said
+            words |= {f"{i}.id": call["id"], f"{i}.name": function["name"], f"{i}.arguments": arguments}
+        if parsed not in (0, len(calls)):
+            return None, said
+        forms.append(NewMessage(message["role"], keys, len(calls), parsed > 0, tuple(bare)))
         said.append(words)
     return tuple(forms), said
 

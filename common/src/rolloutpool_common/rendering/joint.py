@@ -8,6 +8,7 @@ beside it, or makes one where it is written as JSON.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rolloutpool_common.rendering.control_tokens import NONCE
 from rolloutpool_common.rendering.proof import Proof
@@ -24,13 +25,16 @@ class Joint:
         self._controls = [control for constant in constants for control in controls.findall(constant)]
         self._guard = re.compile("|".join(map(re.escape, (NONCE, *sorted(proof.guard)))))
 
-    def join(self, messages: Sequence[Mapping[str, str]]) -> tuple[str, str] | None:
+    def join(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
         """The text, and the part of it before the first message's content; None for words that the proof excludes."""
         if self.parts is None:
             return None
         for message in messages:
             for key, word in message.items():
-                if key != "role" and (not word or word != word.strip() or self._guard.search(word)):
+                # Templates can't look into a table without the proof's notice.
+                if key == "role" or isinstance(word, dict):
+                    continue
+                if not word or word != word.strip() or self._guard.search(word):
                     return None
         pieces: list[str] = []
         start = None

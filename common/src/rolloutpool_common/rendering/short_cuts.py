@@ -29,7 +29,7 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.delta import Behind, Cut, Delta, DeltaRule, Form
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
-from rolloutpool_common.rendering.forms import Conversation, new_messages_of
+from rolloutpool_common.rendering.forms import Continuation, new_messages_of
 from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
 from rolloutpool_common.rendering.render_clock import one_time
@@ -69,10 +69,10 @@ class _Known:
     """By what stands behind the turn, and by how its end was sampled."""
     uses: int = 0
 
-    def due(self, conversation: Conversation) -> bool:
+    def due(self, continuation: Continuation) -> bool:
         """Whether this use is compared: the first, second, fourth … and each 64th whose history is short."""
         self.uses += 1
-        return self.uses & (self.uses - 1) == 0 or (self.uses % _EVERY == 0 and _is_short(conversation.history))
+        return self.uses & (self.uses - 1) == 0 or (self.uses % _EVERY == 0 and _is_short(continuation.history))
 
 
 class DeltaRenderer:
@@ -108,48 +108,48 @@ class DeltaRenderer:
         if history is None:
             with one_time():
                 return self._without_history(new_messages_of(new_messages), sampled, tools, kwargs)
-        conversation = Conversation(new_messages, history, tools or None, kwargs)
-        key = _key(conversation)
+        continuation = Continuation(new_messages, history, tools or None, kwargs)
+        key = _key(continuation)
         if key is None:
-            conversation = _normal(conversation)
-            key = _key(conversation)
+            continuation = _normal(continuation)
+            key = _key(continuation)
         known = self._known.get(key)
         if known is not None and known.joint.parts and known.shape.name not in self._doubts:
-            delta = self._concatenated(known, conversation.new, sampled)
-            if delta is not None and not known.due(conversation):
+            delta = self._concatenated(known, continuation.new, sampled)
+            if delta is not None and not known.due(continuation):
                 return delta
         else:
             delta = None
         # All renders are compared with each other, so they must print one time.
         with one_time():
-            return self._rendered(key, known, conversation, sampled, delta)
+            return self._rendered(key, known, continuation, sampled, delta)
 
     def _rendered(
         self,
         key: Hashable,
         known: _Known | None,
-        conversation: Conversation,
+        continuation: Continuation,
         sampled: Sequence[int],
         joined: Delta | None,
     ) -> Delta:
         if key is None:
-            return self._by_rule(conversation, sampled)
+            return self._by_rule(continuation, sampled)
         if known is None:
-            return self._learn(key, conversation, sampled)
+            return self._learn(key, continuation, sampled)
         if joined is not None:
-            return self._compared(known, conversation, sampled, joined)
+            return self._compared(known, continuation, sampled, joined)
         if known.shape.name in self._doubts:
             self.reads_history = True
-            return self._by_rule(conversation, sampled)
-        delta = None if known.joint.parts else self._in_smaller_context(known, conversation, sampled)
+            return self._by_rule(continuation, sampled)
+        delta = None if known.joint.parts else self._in_smaller_context(known, continuation, sampled)
         if delta is None:
-            return self._by_rule(conversation, sampled)
-        return self._compared(known, conversation, sampled, delta) if known.due(conversation) else delta
+            return self._by_rule(continuation, sampled)
+        return self._compared(known, continuation, sampled, delta) if known.due(continuation) else delta
 
-    def proof_of(self, conversation: Conversation) -> Proof:
+    def proof_of(self, continuation: Continuation) -> Proof:
         """What is proved of deltas of this shape."""
-        found = self.rule.find(conversation)
-        return self._proof(found, conversation.kwargs, _begins_with_system(found.real.past))
+        found = self.rule.find(continuation)
+        return self._proof(found, continuation.kwargs, _begins_with_system(found.real.past))
 
     def proof(self, shape: TurnShape, kwargs: Mapping[str, Any]) -> Proof:
         """What is proved of a shape; remembered."""
@@ -192,7 +192,7 @@ class DeltaRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
     ) -> Delta:
-        found = self.rule.find(Conversation(new, [_USER, sentinel.assumed_turn(new)], tools, kwargs))
+        found = self.rule.find(Continuation(new, [_USER, sentinel.assumed_turn(new)], tools, kwargs))
         for system in (False, True):
             proof = self._proof(found, kwargs, system)
             if not proof.independent or Source.SYSTEM in proof.reads:
@@ -200,20 +200,20 @@ class DeltaRenderer:
                 raise HistoryRewritten(f"What the template writes here depends on the {what}, which is not given.")
         return self.rule.finish(found, sampled_tail(sampled, self._codec))
 
-    def _learn(self, key: Hashable, conversation: Conversation, sampled: Sequence[int]) -> Delta:
+    def _learn(self, key: Hashable, continuation: Continuation, sampled: Sequence[int]) -> Delta:
         """The first delta of a shape: by the rule, which shows in which form the template takes it."""
         shape = self._doubts.shape(name_of(self._fingerprint, self._template.source, key))
-        system = _begins_with_system(conversation.history)
+        system = _begins_with_system(continuation.history)
         try:
-            found = self.rule.find(conversation)
+            found = self.rule.find(continuation)
         except RenderFailed:
             if shape.name in self._doubts:
                 raise
             # A history with calls that are no calls, for example. Where it does not matter, it need not be rendered.
-            found = self.rule.find(_in_short(conversation))
-            if not self._proof(found, conversation.kwargs, system).independent:
+            found = self.rule.find(_in_short(continuation))
+            if not self._proof(found, continuation.kwargs, system).independent:
                 raise
-        proof = self._proof(found, conversation.kwargs, _begins_with_system(found.real.past))
+        proof = self._proof(found, continuation.kwargs, _begins_with_system(found.real.past))
         known = _Known(proof, found.form, shape, found.real.calls, Joint(proof, self._codec.pattern))
         joined = known.joint.join(found.real.new)
         if joined is not None:
@@ -237,19 +237,19 @@ class DeltaRenderer:
                 self._remember(known.cuts, end, cut, _CUTS)
         return Delta(cut.close_ids, self.rule.glue_ids(text, cut), Use(known.shape, known.shape.stretch))
 
-    def _in_smaller_context(self, known: _Known, conversation: Conversation, sampled: Sequence[int]) -> Delta | None:
+    def _in_smaller_context(self, known: _Known, continuation: Continuation, sampled: Sequence[int]) -> Delta | None:
         if not known.proof.independent:
             return None
         try:
-            found = self.rule.again(known.form, _in_short(conversation))
+            found = self.rule.again(known.form, _in_short(continuation))
             made = None if found is None else self.rule.finish(found, sampled_tail(sampled, self._codec))
         except TemplateRefused:
             return None  # It may want an answer before such a turn, or this turn's words another form.
         return None if made is None else replace(made, use=Use(known.shape, known.shape.stretch))
 
-    def _compared(self, known: _Known, conversation: Conversation, sampled: Sequence[int], delta: Delta) -> Delta:
+    def _compared(self, known: _Known, continuation: Continuation, sampled: Sequence[int], delta: Delta) -> Delta:
         try:
-            by_rule = self._by_rule(conversation, sampled, known)
+            by_rule = self._by_rule(continuation, sampled, known)
         except RenderFailed:
             return delta  # A history that cannot be rendered, such as one with calls that are no calls, proves nothing.
         except TemplateRefused:
@@ -269,10 +269,10 @@ class DeltaRenderer:
             known.shape.name,
         )
 
-    def _by_rule(self, conversation: Conversation, sampled: Sequence[int], known: _Known | None = None) -> Delta:
+    def _by_rule(self, continuation: Continuation, sampled: Sequence[int], known: _Known | None = None) -> Delta:
         # From the 64th use on, the form that the rule found is not looked for once more: two renders, not six.
-        found = self.rule.again(known.form, conversation) if known and known.uses >= _EVERY else None
-        return self.rule.finish(found or self.rule.find(conversation), sampled_tail(sampled, self._codec))
+        found = self.rule.again(known.form, continuation) if known and known.uses >= _EVERY else None
+        return self.rule.finish(found or self.rule.find(continuation), sampled_tail(sampled, self._codec))
 
     def _proof(self, found: Behind, kwargs: Mapping[str, Any], system: bool) -> Proof:
         return self.proof(found.shape(system=system), kwargs)
@@ -285,15 +285,15 @@ class DeltaRenderer:
                 del values[next(iter(values))]
 
 
-def _key(conversation: Conversation) -> Hashable | None:
+def _key(continuation: Continuation) -> Hashable | None:
     """What tells shapes apart; None where proofs are about none, or the messages aren't in normal form.
 
     One function with loops, because each delta comes here: enough stands before the turn (`TurnShape`), the new
     messages and the turn have texts alone beside calls, and the turn doesn't end in white space. Where turns have no
     end, only the rule sees whose that is.
     """
-    new, history = [], conversation.history
-    for message in conversation.new:
+    new, history = [], continuation.history
+    for message in continuation.new:
         role = message.get("role")
         if role == "assistant" or "content" not in message or (role == "tool" and "tool_call_id" not in message):
             return None
@@ -318,22 +318,23 @@ def _key(conversation: Conversation) -> Hashable | None:
             keys.append(name)
     if not isinstance(said, str) or said[-1:].isspace():
         return None
-    kwargs = _written(conversation.kwargs) if conversation.kwargs else ""
-    return tuple(new), len(calls), bool(said), tuple(sorted(keys)), system, conversation.tools is not None, kwargs
+    kwargs = _written(continuation.kwargs) if continuation.kwargs else ""
+    return tuple(new), len(calls), bool(said), tuple(sorted(keys)), system, continuation.tools is not None, kwargs
 
 
-def _normal(conversation: Conversation) -> Conversation:
+def _normal(continuation: Continuation) -> Continuation:
     """With the new messages and the turn in normal form; the rest of the history may be long."""
-    *past, last = conversation.history or [{}]
-    history = [*past, *normalise([last])] if last.get("role") == "assistant" else conversation.history
-    return replace(conversation, new=new_messages_of(conversation.new), history=history)
+    new, history = new_messages_of(continuation.new), list(continuation.history)
+    spoken = history and history[-1]["role"] == "assistant"
+    turn = normalise([history.pop()])[0] if spoken else sentinel.assumed_turn(new)
+    return replace(continuation, new=new, history=[*history, turn])
 
 
-def _in_short(conversation: Conversation) -> Conversation:
+def _in_short(continuation: Continuation) -> Continuation:
     """With one question in the place of the history, behind the real system message."""
-    history = conversation.history
+    history = continuation.history
     first = list(history[:1]) if _begins_with_system(history) else []
-    return replace(conversation, history=[*first, _USER, history[-1]])
+    return replace(continuation, history=[*first, _USER, history[-1]])
 
 
 def _begins_with_system(history: Sequence[Message]) -> bool:

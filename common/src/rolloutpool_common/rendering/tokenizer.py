@@ -26,7 +26,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.forms import Conversation
+from rolloutpool_common.rendering.forms import Continuation
 from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import Proof
@@ -306,7 +306,7 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None,
     ) -> tuple[Placement, Message]:
         """What a delta leaves out, and the turn as it is rendered. Arguments and errors as of `render_delta`."""
-        found = self._renderer(tools).rule.find(Conversation(new_messages, history, tools, template_kwargs or {}))
+        found = self._renderer(tools).rule.find(Continuation(new_messages, history, tools, template_kwargs or {}))
         return found.form.placement, found.real.turn
 
     def delta_proof(
@@ -318,7 +318,7 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Proof:
         """What is proved of deltas of this shape, and why not more. Arguments and errors as of `render_delta`."""
-        return self._renderer(tools).proof_of(Conversation(new_messages, history, tools, template_kwargs or {}))
+        return self._renderer(tools).proof_of(Continuation(new_messages, history, tools, template_kwargs or {}))
 
     @property
     def deltas_read_history(self) -> bool:

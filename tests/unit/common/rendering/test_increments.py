@@ -8,6 +8,7 @@ import pytest
 from tests.property.families import FAMILIES
 from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
+from tests.support.python_calls import python_calls
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter, rerender
@@ -55,6 +56,20 @@ def test_after_some_checks_only_new_messages_are_rendered(make_tokenizer: MakeTo
         shares.append(increments)
     # Rounds 1, 2, 4, 8 and 16 are checked in the first conversations, and one use of each `EVERY` always.
     assert shares[0] < 19 <= shares[-1]
+
+
+@pytest.mark.parametrize("parsed", [False, True])
+def test_a_usual_increment_is_few_calls(make_tokenizer: MakeTokenizer, parsed: bool) -> None:
+    """Of Python functions. Each used to be a render, of 315 and more."""
+    tokenizer = make_tokenizer(CHATML)
+    for _ in range(CHECKS):
+        play(tokenizer, 9)
+    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None, parsed=parsed)
+    counter.count(conversation(8))
+    counts = []
+    calls = python_calls(lambda: counts.append(counter.count_new(conversation(9))))
+    assert counts == [len(rerender(tokenizer, conversation(9)))]
+    assert calls <= 60
 
 
 def test_a_template_that_rewrites_history_is_counted_whole(
@@ -175,7 +190,8 @@ def test_joined_increments_are_what_a_render_writes(make_tokenizer: MakeTokenize
         trust = tokenizer.increment_trust(None, None)
         for _ in range(12):
             said, name, arguments, content = (random.choice(WORDS) for _ in range(4))
-            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
+            given = random.choice((arguments, {"a": content, "é": [1.5, None, arguments]}))
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": given}}
             result = {"role": "tool", "tool_call_id": "call00000", "name": name, "content": content}
             new: list[Message] = [{"role": "assistant", "content": said}]
             if random.random() < 0.7:

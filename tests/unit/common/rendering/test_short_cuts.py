@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.support.python_calls import python_calls
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed, TurnEndNotFound
@@ -71,6 +72,23 @@ def test_the_rule_is_asked_at_uses_1_2_4_8_and_each_64th(make_tokenizer: MakeTok
             asked.append(use)
     # The first one finds the shape; the last two are rendered in the form that the rule found.
     assert asked == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
+
+
+def test_a_joined_delta_is_few_calls(make_tokenizer: MakeTokenizer) -> None:
+    """Of Python functions. There were 174, most of which looked at what a shape doesn't change."""
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    for use in range(5):
+        delta(tokenizer, f"word {use}", past=20)
+    sampled, new = tokenizer.encode("It is 38.<|im_end|>"), [{"role": "user", "content": "word"}]
+    history = [USER, *[SAID, USER] * 20, SAID]
+
+    def render() -> None:
+        tokenizer.deltas_read_tools([{"type": "function"}], None)
+        assert not tokenizer.deltas_read_history
+        tokenizer.render_delta(new, sampled=sampled, history=history)
+
+    render()
+    assert python_calls(render) <= 40
 
 
 def test_long_histories_are_compared_less_and_less(make_tokenizer: MakeTokenizer, renders: Renders) -> None:

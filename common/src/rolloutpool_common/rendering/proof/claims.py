@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class NewMessage(NamedTuple):
@@ -13,7 +13,9 @@ class NewMessage(NamedTuple):
     keys: tuple[str, ...]
     """Of its texts, sorted, `role` among them."""
     calls: int = 0
-    """Calls that it makes. Of each, the words `0.id`, `0.name` and `0.arguments` are texts."""
+    """Calls that it makes. Of each, `0.id`, `0.name` and `0.arguments` are words."""
+    parsed: bool = False
+    """The arguments of its calls are tables that are not empty, and no texts."""
     bare: tuple[tuple[str, str | None], ...] = ()
     """Its other keys, with values that are no words: empty texts and nulls."""
 
@@ -61,19 +63,29 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class TableWord:
+    """A table of a new message. Only as JSON it can be a part of a text."""
+
+    message: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class JsonWord:
-    """A text of a new message within JSON. The quotes around it are constants."""
+    """A text or a table of a new message within JSON. The quotes around a text are constants."""
 
     message: int
     """Which of the new messages."""
     key: str
-    """Which of its texts."""
+    """Which of its words."""
     ascii: bool
     """Whether letters beyond ASCII are written as escapes."""
+    table: bool = False
 
-    def write(self, text: str) -> str:
-        """Returns that text as the template prints it."""
-        return json.dumps(text, ensure_ascii=self.ascii)[1:-1]
+    def write(self, word: Any) -> str:
+        """Returns that word as the template prints it."""
+        written = json.dumps(word, ensure_ascii=self.ascii)
+        return written if self.table else written[1:-1]
 
 
 class Source(StrEnum):

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, Undefined
 
 from rolloutpool_common.rendering.proof.access import MUTATORS, item
+from rolloutpool_common.rendering.proof.claims import JsonWord, TableWord
 from rolloutpool_common.rendering.proof.comparisons import Assumptions, Comparisons
 from rolloutpool_common.rendering.proof.texts import as_json, formatted
 from rolloutpool_common.rendering.proof.values import (
@@ -58,6 +59,8 @@ _MADE: dict[str, Kind | None] = {
 _STRIPS = frozenset({"trim", "strip", "lstrip", "rstrip"})
 _LETTERS = "\\ \"'/<>&\b\f\n\r\t\x00\x7f\u2028\u00e9\U0001f600"
 """All that some writer of JSON escapes."""
+_TABLE = {"b": [1, {"c": None}], "a": 0.5}
+"""What some writers of JSON sort, indent or put closer together."""
 _MOST = 10_000
 """The largest number that may be computed with, because a template may make texts of that length."""
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -283,6 +286,10 @@ class Operations:
             return self._computed(lambda: self._call_filter("tojson", known, arguments, named))
 
         plain = [flag for flag in (False, True) if dump(_LETTERS) == json.dumps(_LETTERS, ensure_ascii=flag)]
+        if isinstance(value, Unknown) and isinstance(value.key, TableWord):
+            laid_out = plain and dump(_TABLE) == json.dumps(_TABLE, ensure_ascii=plain[0])
+            key = JsonWord(value.key.message, value.key.key, plain[0], table=True) if laid_out else None
+            return (Unknown(value.sources, Kind.TEXT, key),)
         made = as_json(value, dump, f"json {arguments} {named}", ascii=plain[0] if plain else None)
         return None if made is None else (made,)
 

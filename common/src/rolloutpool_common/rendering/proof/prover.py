@@ -21,7 +21,16 @@ from typing import Any
 
 from jinja2 import Environment, nodes
 
-from rolloutpool_common.rendering.proof.claims import JsonWord, NewMessage, Proof, Reason, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.claims import (
+    JsonWord,
+    NewMessage,
+    Proof,
+    Reason,
+    Source,
+    TableWord,
+    TurnShape,
+    Word,
+)
 from rolloutpool_common.rendering.proof.comparisons import Assumptions
 from rolloutpool_common.rendering.proof.statements import Statements
 from rolloutpool_common.rendering.proof.values import (
@@ -133,7 +142,9 @@ def _messages(shape: TurnShape) -> Messages:
 
 
 def _new_message(number: int, shape: NewMessage) -> Record:
-    def word(key: str) -> Unknown:
+    def word(key: str, *, table: bool = False) -> Unknown:
+        if table:
+            return Unknown(frozenset({Source.NEW}), Kind.MAPPING, TableWord(number, key), truth=True)
         return Unknown(frozenset({Source.NEW}), Kind.TEXT, Word(number, key))
 
     message = Record({key: word(key) for key in shape.keys if key != "role"} | dict(shape.bare))
@@ -143,7 +154,7 @@ def _new_message(number: int, shape: NewMessage) -> Record:
             {
                 "id": word(f"{i}.id"),
                 "type": "function",
-                "function": {"name": word(f"{i}.name"), "arguments": word(f"{i}.arguments")},
+                "function": {"name": word(f"{i}.name"), "arguments": word(f"{i}.arguments", table=shape.parsed)},
             }
             for i in range(shape.calls)
         ]
