@@ -4,13 +4,20 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.errors import AlignmentUnverified, DriftRefused, InjectionRefused, TrainerProtocolError
+from rolloutpool_common.errors import (
+    AlignmentUnverified,
+    DriftRefused,
+    InjectionRefused,
+    TokenizerMismatch,
+    TrainerProtocolError,
+)
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, verify_prompt_contains
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation import echo
 from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, FULL_ECHO_EVERY, AskedTurn, EchoVerifier
 from rolloutpool_worker.policy import Reply
 
@@ -100,6 +107,27 @@ async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
     asked = AskedTurn(3, offered=offered * ledger.head)
     with pytest.raises(TrainerProtocolError, match=says):
         await verifier.verify_later(reply(echo, prefix=ledger.head), asked)
+
+
+async def test_the_prompt_of_a_group_is_read_once_and_a_wrong_one_each_time(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def noted(tokenizer: ChatTokenizer, ids: list[int], *said: Any, **options: Any) -> None:
+        read.append(len(ids))
+        verify_prompt_contains(tokenizer, ids, *said, **options)
+
+    monkeypatch.setattr(echo, "verify_prompt_contains", noted)
+    question = [{"role": "user", "content": "Whose prompt is this?"}]
+    right, wrong = tokenizer.render_prompt(question), tokenizer.render_prompt(QUESTION)
+    for _ in range(3):
+        verifier = EchoVerifier(spec_of(), tokenizer, TokenLedger(tokenizer.fingerprint))
+        assert await verifier.verify_first(reply(right), question) is DriftLabel.NONE
+        for messages, ids in ((question, wrong), (QUESTION, right)):
+            with pytest.raises(TokenizerMismatch, match="does not contain the messages"):
+                await verifier.verify_first(reply(ids), messages)
+    assert (read.count(len(right)), read.count(len(wrong))) == (1 + 3, 3)
 
 
 @pytest.mark.parametrize("on_drift", OnDrift)
