@@ -39,16 +39,14 @@ class Drain:
     """Whether this process is shutting down."""
 
     def __init__(self) -> None:
+        self.begun = False
+        """Whether the process claims no more rollouts."""
         self._begun = asyncio.Event()
         self._hurried = asyncio.Event()
 
-    @property
-    def begun(self) -> bool:
-        """Whether the process claims no more rollouts."""
-        return self._begun.is_set()
-
     def begin(self) -> None:
         """Stops all rollouts of this process at their next border."""
+        self.begun = True
         self._begun.set()
 
     def hurry(self) -> None:
@@ -121,7 +119,8 @@ class RolloutStop:
         """
         if self._stays:
             return
-        self._drain.check()
+        if self._drain.begun:
+            raise Drained
         if self._cleared:
             raise SuspectCleared
 

@@ -29,6 +29,7 @@ __all__ = [
     "unpack_all",
 ]
 
+_IS_LITTLE = sys.byteorder == "little"
 AT_ONCE = 32_768
 """Values per slice: at most a millisecond for any of what is done with them."""
 Items = TypeVar("Items", list[int], list[float], "array[int]")
@@ -57,12 +58,12 @@ def id_digest(ids: Iterable[int]) -> str:
 
 def id_bytes(ids: "array[int]") -> bytes:
     """Little-endian uint32, on every machine."""
-    return _little(ids).tobytes()
+    return ids.tobytes() if _IS_LITTLE else _little(ids).tobytes()
 
 
 def float_bytes(values: "array[float]") -> bytes:
     """Little-endian float64, on every machine."""
-    return _little(values).tobytes()
+    return values.tobytes() if _IS_LITTLE else _little(values).tobytes()
 
 
 def float_array(values: Sequence[float]) -> "array[float]":
@@ -75,7 +76,7 @@ def float_array(values: Sequence[float]) -> "array[float]":
 
 def pack(values: Numbers) -> str:
     """Base64 of the little-endian values."""
-    return pack_bytes(_little(values).tobytes())
+    return pack_bytes(values.tobytes() if _IS_LITTLE else _little(values).tobytes())
 
 
 def pack_bytes(data: bytes) -> str:
@@ -129,7 +130,7 @@ def sliced(values: Items) -> Iterator[Items]:
 
 
 def _little(values: Numbers) -> Numbers:
-    if sys.byteorder == "big":
+    if not _IS_LITTLE:
         values = values[:]
         values.byteswap()
     return values

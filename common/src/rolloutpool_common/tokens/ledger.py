@@ -33,16 +33,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from rolloutpool_common.tokens.arrays import (
-    float_array,
-    float_bytes,
-    id_array,
-    id_bytes,
-    id_hash,
-    pack,
-    pack_bytes,
-    unpack,
-)
+from rolloutpool_common.tokens.arrays import float_array, float_bytes, id_array, id_bytes, id_hash, pack_bytes, unpack
 from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind, first_difference
 from rolloutpool_common.tokens.entries import (
     Entry,
@@ -82,10 +73,9 @@ class TokenLedger:
         self._shared = 0
         self._segments: list[Segment] = []
         self._head = 0
+        # The last turn that was sampled, and where its ids begin; they end at the head.
         self._turn: int | None = None
-        """The last turn that was sampled."""
         self._turn_start = 0
-        """Where its ids begin in the context; they end at the head."""
         self.cuts = 0
         """How often ids were taken out of the context. As long as it stays, the context only grows."""
         self._hash = id_hash()
@@ -156,10 +146,6 @@ class TokenLedger:
         """The same over the first `head` ids."""
         return self._head_hash.copy().digest()
 
-    def digest_of(self, n: int) -> bytes:
-        """The same over the first n ids."""
-        return self._hash_of(n).digest()
-
     def samples(self) -> list[Sample]:
         """All training samples, in order; one without sampled ids is left out."""
         samples = []
@@ -175,7 +161,9 @@ class TokenLedger:
         """Open the ledger with the first prompt. Raises LedgerOrder if it is open already, BadTokenId."""
         ids = id_array(prompt_ids)
         after = self._after(ids)
-        self._apply(SeedEntry(ids=pack(ids), after=after.hexdigest(), fingerprint=self._fingerprint), ids, after)
+        self._apply(
+            SeedEntry(ids=pack_bytes(id_bytes(ids)), after=after.hexdigest(), fingerprint=self._fingerprint), ids, after
+        )
 
     def append_sampled(
         self,
@@ -191,15 +179,12 @@ class TokenLedger:
         Args:
             ids: [n]; may be empty: a server that withholds stop ids returns none for a turn that is only its stop id.
             logprobs: [n], natural logarithm.
-            turn: The model call, from 1. A turn may come in several parts (say, one per policy version) as long as
-                nothing lies between them.
+            turn: The model call, from 1. It may come in parts, one per policy version, with nothing between them.
             policy_version: The trainer's name for the weights that sampled it.
             train: Whether the mask is 1.
 
         Raises:
-            TokenCountMismatch: There is not one log-probability per id.
-            BadLogprob: A log-probability is not a finite number.
-            BadTokenId: An id is not an integer in 0 … 2**32 - 1.
+            TokenCountMismatch, BadLogprob, BadTokenId: There is not one finite log-probability per id of 32 bits.
             LedgerOrder: The turn lies before the last one, or was sampled and other text follows it.
         """
         new, floats = id_array(ids), float_array(logprobs)
@@ -227,9 +212,7 @@ class TokenLedger:
     def compare(self, echo_ids: Sequence[int], *, prefix: int = 0) -> EchoComparison:
         """How the prompt that the policy saw relates to the context. Changes nothing.
 
-        Args:
-            echo_ids: The prompt without its first `prefix` ids.
-            prefix: How many ids the trainer left out; it has proved by digest that they are ours.
+        The trainer has left out its first `prefix` ids, and proved by digest that they are ours.
         """
         return self._compare(id_array(echo_ids), prefix)
 
@@ -246,7 +229,7 @@ class TokenLedger:
             new = echo[keep - prefix :]
             entry_type = ForkEntry if comparison.kind is EchoKind.FORK else TailEntry
             after = self._after(new, keep)
-            self._apply(entry_type(ids=pack(new), after=after.hexdigest(), keep=keep), new, after)
+            self._apply(entry_type(ids=pack_bytes(id_bytes(new)), after=after.hexdigest(), keep=keep), new, after)
         return comparison
 
     @classmethod
@@ -294,7 +277,8 @@ class TokenLedger:
                 self._apply_sampled(entry, ids, logprobs or array("d"))
                 head = after
             case TextEntry():
-                self._refuse_earlier(entry.turn)
+                if self._turn is not None and entry.turn < self._turn:
+                    raise self._earlier(entry.turn)
                 if not ids:
                     raise LedgerError("A text entry has no ids; a ledger writes none like it.")
                 self._extend(Segment(entry.kind, len(self._ids), len(ids), entry.turn), ids)
@@ -318,7 +302,8 @@ class TokenLedger:
 
     def _apply_sampled(self, entry: SampledEntry, ids: "array[int]", logprobs: "array[float]") -> None:
         turn, start, n = entry.turn, len(self._ids), len(ids)
-        self._refuse_earlier(turn)
+        if self._turn is not None and turn < self._turn:
+            raise self._earlier(turn)
         if n != len(logprobs):
             raise TokenCountMismatch(
                 f"Turn {turn} has {n} sampled ids and {len(logprobs)} log-probabilities; the trainer must return one "
@@ -357,17 +342,18 @@ class TokenLedger:
         self._shared, self._segments = keep, []
         self._extend(Segment(SegmentKind.PROMPT, 0, keep + len(ids), turn), ids)
 
-    def _refuse_earlier(self, turn: int) -> None:
-        if self._turn is not None and turn < self._turn:
-            raise LedgerOrder(f"Turn {turn} comes after turn {self._turn}.")
+    def _earlier(self, turn: int) -> LedgerOrder:
+        return LedgerOrder(f"Turn {turn} comes after turn {self._turn}.")
 
     def _append_text(
         self, kind: Literal[SegmentKind.GLUE, SegmentKind.SYNTH_CLOSE], ids: Sequence[int], turn: int
     ) -> None:
         new = id_array(ids)
         if new:
-            after = self._after(new)
-            self._apply(TextEntry(kind=kind, ids=pack(new), after=after.hexdigest(), turn=turn), new, after)
+            data = id_bytes(new)
+            after = self._hash.copy()
+            after.update(data)
+            self._apply(TextEntry(kind=kind, ids=pack_bytes(data), after=after.hexdigest(), turn=turn), new, after)
 
     def _extend(self, segment: Segment, ids: "array[int]") -> None:
         """Appends the ids; `segment` covers them, and after a fork what is kept before them as well."""

@@ -120,6 +120,7 @@ class TestStaleness:
             assert await inside.take(uid) == "drained"
             engine.before = None
             inside.services.drain._begun.clear()
+            inside.services.drain.begun = False
             await store.runs.announce(OWNER, RUN, 13)
             assert await inside.take(uid) == "cancelled"
             assert len(engine.asked) == 1

@@ -67,7 +67,7 @@ class CallbackPolicy:
         if fork is not None and turn == fork.turn:
             body = self._channel.body(wire, 0, fork.prompt(branch.tokens))
             return PlannedTurn(_NO_MASK, body.digest, edited)
-        plan = await branch.tokens.plan_mask(branch.messages, turn, edited=edited)
+        plan = await branch.tokens.plan_mask(branch.history.messages, turn, edited=edited)
         body = self._bodies[branch.number] = self._channel.body(wire, plan.lengths[0])
         return PlannedTurn(plan, body.digest, edited)
 

@@ -168,7 +168,7 @@ class Conversation(Branch):
     @property
     def episode_over(self) -> bool:
         """Whether the environment has said that the episode is over."""
-        return any(step.done for step in self.measures.steps)
+        return self.session is not None and any(step.done for step in self.measures.steps)
 
     @property
     def alignment(self) -> Alignment | None:

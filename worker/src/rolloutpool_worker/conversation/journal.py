@@ -73,11 +73,6 @@ class RecordPlace:
         self.entries += len(record.entries)
         return record
 
-    def wrote(self, record: JournalRecord) -> None:
-        """Goes behind a record that this attempt writes."""
-        self.is_own = True
-        self.entries += len(record.entries)
-
 
 class Journal:
     """The records of one claimed rollout."""
@@ -138,7 +133,9 @@ class Journal:
         records, store, claim = self._records, self._store, self._claim
         records.append(record)
         self._turns = turns
-        self.place(record.branch).wrote(record)
+        place = self._places.get(record.branch) or self.place(record.branch)
+        place.is_own = True
+        place.entries += len(record.entries)
         if store is not None:
             try:
                 await store.rollouts.journal(claim, records, turns=turns)

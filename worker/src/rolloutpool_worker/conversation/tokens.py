@@ -201,16 +201,7 @@ class TokenTrack:
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
     ) -> VerifiedEcho:
-        """Checks a reply against the ledger and appends what was sampled.
-
-        Args:
-            reply: The trainer's.
-            messages: The history that was asked.
-            asked: How it was asked.
-            train: Whether the sampled ids are trained.
-
-        Returns:
-            How the trainer's prompt differs from the ledger, and where.
+        """Checks a reply against the ledger, appends what was sampled, and returns how the trainer's prompt differs.
 
         Raises:
             RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
@@ -321,12 +312,9 @@ class TokenTrack:
     # --- new messages -------------------------------------------------------------------------------------------
 
     async def append(self, messages: list[dict[str, Any]], past: Sequence[dict[str, Any]], turn: int) -> None:
-        """Renders what follows the last sampled turn; replaces the earlier render of a prefix of these messages.
+        """Renders what follows a sampled turn; replaces the earlier render of a prefix of these messages.
 
-        Args:
-            messages: All messages after the policy's last one: some templates merge them into one turn.
-            past: All messages up to the policy's last one, that one included.
-            turn: The turn that they follow.
+        `messages` are all after the policy's last one, because some templates merge them; `past` are those up to it.
 
         Raises:
             TemplateRefusedTurn: The template cannot render them after what the policy sampled.

@@ -219,32 +219,24 @@ class CallbackChannel:
         while True:
             if self._before_call is not ungated:
                 await self._before_call()
+            answer: TurnAnswer | None = None
+            slow = None if waits is None else waits.asks(where)
             try:
-                answer = await self._ask(call.body.data, headers, where)
+                answer = await self._endpoint.ask("POST", self.path, call.body.data, headers, where)
             except (TrainerUnreachable, TrainerStatusError, TrainerProtocolError) as error:
-                failures += 1
-                if failures == self._attempts or not error.retryable:
-                    if waits is not None:
-                        waits.tried = 0
-                    raise
-                await self._wait_after(error, failures)
-            else:
-                if waits is not None:
-                    waits.tried = 0
-                    if waits.now is not None:
-                        await waits.worked()
+                failed, failures = error, failures + 1
+            finally:
+                if slow is not None and (reported := slow.end()) is not None:
+                    await reported
+            if waits is not None and (answer is not None or failures == self._attempts or not failed.retryable):
+                waits.tried = 0
+            if answer is not None:
+                if waits is not None and waits.now is not None:
+                    await waits.worked()
                 return answer
-
-    async def _ask(self, body: bytes, headers: dict[str, str], where: str) -> TurnAnswer:
-        """Asks once."""
-        if self._waits is None:
-            return await self._endpoint.ask("POST", self.path, body, headers, where)
-        call = self._waits.asks(where)
-        try:
-            return await self._endpoint.ask("POST", self.path, body, headers, where)
-        finally:
-            if (reported := call.end()) is not None:
-                await reported
+            if failures == self._attempts or not failed.retryable:
+                raise failed
+            await self._wait_after(failed, failures)
 
     async def _wait_after(self, error: TrainerUnreachable | TrainerStatusError | TrainerProtocolError, n: int) -> None:
         """Waits after the nth call of a turn that has failed."""

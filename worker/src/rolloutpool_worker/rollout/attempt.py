@@ -35,7 +35,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
-from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.agents.tool_calls import AGENTS, Agent
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
@@ -62,6 +62,9 @@ __all__ = ["Attempt"]
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+ELSEWHERE = (StoppedAtBorder, TrainerDown, EnvironmentFull, ClaimLost, StoreError, asyncio.CancelledError)
+"""What says where the rollout goes, without a result."""
 
 
 class Attempt:
@@ -103,11 +106,18 @@ class Attempt:
         services = self._services
         ended: RolloutResult | BaseException | None = lacks(self._claim.spec, services.worker_id)
         if ended is None and not self._claim.grading:
-            ended = await self._run_to_ending()
+            try:
+                await self._restart_if_ambiguous()
+                with services.claims.running(self._claim, self._verify):
+                    ended = await self._to_result(await self._to_outcome())
+            except ELSEWHERE as why:
+                ended = why
             # Before the rollout can go on elsewhere.
             ended = await close_session(self._session, ended)
-        stage = GradingStage(services, self._claim, attachments=self._attachments(ended))
-        ending = await stage.run(ended)
+        if ended is None or self._claim.spec.grader is not None:
+            stage = GradingStage(services, self._claim, attachments=self._attachments(ended))
+            ended = await stage.run(ended)
+        ending: RolloutResult | BaseException = ended
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
             decision = decide(
@@ -122,15 +132,6 @@ class Attempt:
                 return decision.outcome
             except (ClaimLost, StoreError, asyncio.CancelledError) as error:
                 ending = error
-
-    async def _run_to_ending(self) -> RolloutResult | BaseException:
-        """Runs the rollout within its deadline; returns its result, or the exception that ended it."""
-        try:
-            await self._restart_if_ambiguous()
-            with self._services.claims.running(self._claim, self._verify):
-                return await self._to_result(await self._to_outcome())
-        except (StoppedAtBorder, TrainerDown, EnvironmentFull, ClaimLost, StoreError, asyncio.CancelledError) as ending:
-            return ending
 
     def _attachments(self, ended: RolloutResult | BaseException | None) -> bytes:
         """Returns what is kept beside a result; empty where it delivers no ids, or this attempt has sampled none."""
@@ -207,7 +208,17 @@ class Attempt:
         try:
             async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
                 try:
-                    return AgentEnd(RolloutStatus.COMPLETED, await self._talk())
+                    agent, talk = await self._open()
+                    try:
+                        reason = await agent(talk)
+                        if self.gate.run:
+                            await self.gate.at_end()
+                        if talk.session is not None:
+                            await talk.ask_score()
+                    finally:
+                        # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
+                        self._services.kinds.learned(talk.spec, talk.tokens.found_kind)
+                    return AgentEnd(RolloutStatus.COMPLETED, reason)
                 except asyncio.CancelledError:
                     # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
                     # it was. What was sampled until the deadline is delivered.
@@ -247,7 +258,8 @@ class Attempt:
         _log.error("unexpected error", exc_info=error)
         return failed(WorkerFault.of(error).failure(self._turn()))
 
-    async def _talk(self) -> FinishReason:
+    async def _open(self) -> tuple[Agent, Conversation]:
+        """Makes the conversation, and finds the agent that leads it."""
         claim, services, spec = self._claim, self._services, self._claim.spec
         agent = AGENTS.get(spec.agent)
         if agent is None:
@@ -283,16 +295,7 @@ class Attempt:
             fork=None if trunk is None else trunk.fork_point(policy.open_tokens().kind),
         )
         self.gate.guard(talk, journal)
-        try:
-            reason = await agent(talk)
-            if self.gate.run:
-                await self.gate.at_end()
-            if session is not None:
-                await talk.ask_score()
-            return reason
-        finally:
-            # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
-            services.kinds.learned(spec, talk.tokens.found_kind)
+        return agent, talk
 
     async def _load_tokenizer(self) -> ChatTokenizer:
         spec = self._claim.spec
