@@ -69,11 +69,10 @@ class TokenLedger:
         self._entries: list[Entry] = []
         self._closed: list[ClosedSample] = []
         self._ids = array("I")
-        # How many of the ids the previous sample has as well.
-        self._shared = 0
+        self._shared = 0  # with the previous sample
         self._segments: list[Segment] = []
         self._head = 0
-        # The last turn that was sampled, and where its ids begin; they end at the head.
+        # The last sampled turn, and where its ids begin; they end at the head.
         self._turn: int | None = None
         self._turn_start = 0
         self.cuts = 0

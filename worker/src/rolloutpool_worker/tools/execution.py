@@ -279,14 +279,16 @@ class _TimeLimit:
 
 
 async def _end_of(task: "asyncio.Task[_Timed]") -> "_Timed | BaseException":
-    """Returns what a task ended with; raises only where the task that waits is cancelled."""
+    """Returns what a task ended with; raises only where the task that waits is cancelled meanwhile."""
+    me = asyncio.current_task()
+    assert me is not None
+    before = me.cancelling()
     try:
         end: _Timed | BaseException = await task
     except BaseException as error:
         end = error
-    me = asyncio.current_task()
     # Also where the tool caught the cancellation and returned something.
-    if me is not None and me.cancelling():
+    if me.cancelling() > before:
         raise asyncio.CancelledError
     return end
 
