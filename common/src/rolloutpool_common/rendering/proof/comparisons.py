@@ -59,6 +59,8 @@ class Assumptions:
         """Nothing is assumed where it isn't active."""
         self._active = active
         self.literals: set[str] = set()
+        self.made = False
+        """Whether anything was assumed."""
 
     def spares(self, value: Any, *literals: Any) -> bool:
         """Whether a value is a word that is assumed to hold none of these texts, and not to be empty."""
@@ -67,6 +69,7 @@ class Assumptions:
         if not all(type(literal) is str and literal for literal in literals):
             return False
         self.literals.update(literals)
+        self.made = True
         return True
 
 

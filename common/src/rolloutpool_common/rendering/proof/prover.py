@@ -7,8 +7,9 @@
    depends on what decided.
 3. What is then written behind the last sentinel is constants, words of new messages, and unknowns with their sources.
 
-Two runs: one with words of which nothing is known says what the text depends on. One in which the words are assumed to
-hold none of the literals that the template looks for says of what the text is made.
+Two runs: one in which the words are assumed to hold none of the literals that the template looks for says of what the
+text is made. One with words of which nothing is known says what the text depends on; where the first run assumed
+nothing, it is that one.
 
 A proof allows and never forbids: whatever is not imitated here is left unproved, with the reason.
 """
@@ -74,8 +75,11 @@ def prove(
     """Proves what a template writes behind a turn of this shape."""
     deadline = time.thread_time() + SECONDS
     variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
-    free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
-    guarded = _run(environment, source, shape, variables, Assumptions(active=True), deadline)
+    guard = Assumptions(active=True)
+    guarded = _run(environment, source, shape, variables, guard, deadline)
+    free = guarded
+    if guard.made:
+        free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
     reads = ALL if free.text is None else sources_of(free.text)
     # Where words decide whether the template raises an error, only a render tells.
     parts = None if guarded.text is None or guarded.raises & _WORDS else _parts(guarded.text)
