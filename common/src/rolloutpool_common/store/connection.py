@@ -134,6 +134,10 @@ class Connection:
         """
         return self._scripts.run(name, args)
 
+    def joined(self, name: str, *args: Any) -> asyncio.Future[Any]:
+        """Runs a script as `script` does, in one with all that are joined to it in this tick (`store_call.py`)."""
+        return self._scripts.join(name, args)
+
     def command(self, *command: Any) -> asyncio.Future[Any]:
         """Runs one command, which travels together with the scripts; raises as `script` does."""
         return self._scripts.command(*command)
