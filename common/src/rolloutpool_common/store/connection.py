@@ -29,6 +29,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
+    RestingPool,
     SSLConnection,
     TcpConnection,
     UnixDomainSocketConnection,
@@ -102,7 +103,7 @@ class Connection:
         self._scripts = Scripts(self._dial, _SOURCES)
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
-        pool = BlockingConnectionPool.from_url(
+        pool = RestingPool.from_url(
             self.url,
             connection_class=_CLASSES[kind_of(self.url)],
             max_connections=max_connections,

@@ -1,7 +1,8 @@
 """Scripts: runs Lua scripts, and single commands, over one connection; what is large has another one.
 
 1. A call is written down as Redis gets it, and goes to a sender (`sender.py`) with all others of this tick.
-2. A call of more than `LARGE` bytes goes to a sender of its own: it would hold up the small ones behind it.
+2. A call of more than `LARGE` bytes goes to a sender of its own: it would hold up the small ones behind it. That one
+   keeps no connection.
 3. A script is named by its hash. Where Redis doesn't know it, the call is sent again with the script's text.
 
 Each call keeps its own answer and its own error, which is the store's (`errors.py`).
@@ -30,7 +31,7 @@ class Scripts:
 
     def __init__(self, dial: Dial, sources: Mapping[str, str]) -> None:
         """Prepares without connecting; `sources` is Lua by the script's name."""
-        self._small, self._large = Sender(dial), Sender(dial)
+        self._small, self._large = Sender(dial), Sender(dial, keeps=False)
         self._scripts = {
             name: StoreScript(name, text, hashlib.sha1(text.encode()).hexdigest()) for name, text in sources.items()
         }

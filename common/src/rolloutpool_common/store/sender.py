@@ -46,17 +46,19 @@ OVERTAKE_SECONDS = 0.25
 """A round trip takes milliseconds; after this time a connection counts as hanging."""
 ANSWER_SECONDS = 30.0
 SILENT_SECONDS = 25.0
-MOST_DIALS = 4
-"""Attempts to connect at the same time."""
+UNUSED_SECONDS = 5.0
+"""After this time a line that is not kept is closed."""
+MOST_DIALS, MOST_OVERTAKEN = 4, 32
+"""Attempts to connect at the same time, and lines that hang."""
 _PASSING = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class Sender:
     """Calls on their way to one Redis; for one event loop."""
 
-    def __init__(self, dial: Dial) -> None:
-        """Prepares without connecting."""
-        self._dial = dial
+    def __init__(self, dial: Dial, *, keeps: bool = True) -> None:
+        """Prepares without connecting; `keeps` is whether a line stays open when nothing was sent for a while."""
+        self._dial, self._keeps = dial, keeps
         self._backoff = EqualJitterBackoff(cap=0.5, base=0.05)
         self._waiting: deque[StoreCall] = deque()
         self._line: Line | None = None
@@ -217,7 +219,7 @@ class Sender:
         self._write()
 
     def _overtake(self, line: Line) -> None:
-        if time.perf_counter() - line.sent > OVERTAKE_SECONDS:
+        if time.perf_counter() - line.sent > OVERTAKE_SECONDS and len(self._overtaken) < MOST_OVERTAKEN:
             self._line = None
             self._overtaken.add(line)
             self._connect()
@@ -230,19 +232,22 @@ class Sender:
         """Step 5."""
         self._timer = None
         now = time.perf_counter()
-        for line in [*self._overtaken, *([self._line] if self._line else [])]:
-            if not line.calls:
+        line = self._line
+        for one in [*self._overtaken, *([line] if line else [])]:
+            if one.calls:
+                if now - one.heard > ANSWER_SECONDS:
+                    one.end(RedisTimeoutError("Timeout reading from socket"))
+            elif one is not line:
                 # Overtaken, and its answers came after all.
-                if line is not self._line:
-                    line.end(RedisConnectionError("overtaken"))
-            elif now - line.heard > ANSWER_SECONDS:
-                line.end(RedisTimeoutError("Timeout reading from socket"))
+                one.end(RedisConnectionError("overtaken"))
+            elif not self._keeps and now - one.heard > UNUSED_SECONDS:
+                one.end(RedisConnectionError("unused"))
         if self._waiting:
-            if self._line is not None:
+            if line is not None:
                 self._write()
             elif self._dials and now - self._dialled > OVERTAKE_SECONDS and len(self._dials) < MOST_DIALS:
                 self._open()
-        if self._overtaken or self._dials or (self._line is not None and self._line.calls):
+        if self._overtaken or self._dials or (line is not None and (line.calls or not self._keeps)):
             self._look_later()
 
 
