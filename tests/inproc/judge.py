@@ -200,14 +200,16 @@ class Judge:
         place = _FENCED.get(fields[1].decode()) if fields[0] == b"EVALSHA" else None
         if place is None:
             return execute()
-        given = [field.decode(errors="replace") for field in fields[3:6]]
-        uid, token = (given[0], given[1]) if place == "journal" else (f"{given[0]}-{given[1]}", given[2])
-        before = self._state(uid)
+        given = [field.decode(errors="replace") for field in fields[3:]]
+        # Many records come together.
+        names = zip(given[::5], given[1::5], strict=True) if place == "journal" else [("-".join(given[:2]), given[2])]
+        before = [(uid, token, self._state(uid)) for uid, token in names]
         execute()
-        ended = before["status"] in _ENDED
-        if self._state(uid) != before and ((token and before["token"] != token) or ended):
-            had = "has ended" if ended else "is another's"
-            self.faults.append(f"fences: {place} of {uid} was carried out, which {had}")
+        for uid, token, state in before:
+            ended = state["status"] in _ENDED
+            if self._state(uid) != state and ((token and state["token"] != token) or ended):
+                had = "has ended" if ended else "is another's"
+                self.faults.append(f"fences: {place} of {uid} was carried out, which {had}")
 
     def _state(self, uid: str) -> dict[str, Any]:
         known = self.keys.hgetall(f"rp:rollout:{uid}")
@@ -263,6 +265,6 @@ class Judge:
 
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
 _FENCED = {hashlib.sha1(source_of(name).encode()).hexdigest(): name for name in ("journal", "finish", "grade")}
-"""Scripts by their hashes; the token is their second argument, or their third."""
+"""Scripts by their hashes; the token is the second argument for each record, or the third."""
 _SUMS = ("rp:usage", "rp:offers", "rp:measures", "rp:endpoints", "rp:processes")
 """As many as there are owners, offers, endpoints and processes."""

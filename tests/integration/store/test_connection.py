@@ -1,11 +1,13 @@
 """Whoever waits for Redis can be stopped, at every point of the wait."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.waiting import until
 
-from rolloutpool_common.store import Store
+from rolloutpool_common.store import Store, redis_compat, sender
 from rolloutpool_common.store.connection import Connection
 
 
@@ -43,3 +45,47 @@ async def test_every_kind_of_url_opens(scheme: str, redis_url: str) -> None:
     assert isinstance(opened.redis, Redis)
     assert made.socket_timeout == 30
     await opened.close()
+
+
+async def test_connections_that_nobody_uses_are_closed(
+    redis_url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_compat, "UNUSED_SECONDS", 0.3)
+    opened = Connection(redis_url)
+
+    async def count() -> int:
+        return len(await raw.client_list()) - before
+
+    before = len(await raw.client_list())
+    assert await asyncio.gather(*(opened.redis.echo(f"{n}") for n in range(8))) == [b"%d" % n for n in range(8)]
+    assert await count() > 1
+    # One is in use all the time, and stays.
+    for n in range(30):
+        assert await opened.redis.echo(f"{n}") == b"%d" % n
+        await asyncio.sleep(0.05)
+    assert await count() == 1
+    await until(lambda: _is(count(), 0))
+    assert await opened.redis.echo("again") == b"again"
+    await opened.close()
+    assert await count() == 0
+
+
+async def test_a_line_for_large_calls_is_not_kept(redis_url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "UNUSED_SECONDS", 0.3)
+    opened = Connection(redis_url)
+    before = len(await raw.client_list())
+    for _ in range(2):
+        large = "x" * (sender.LARGE + 1)
+        assert len(await opened.command("ECHO", large)) == len(large)
+        assert await opened.command("ECHO", "x") == b"x"
+        assert len(await raw.client_list()) - before == 2
+        await until(lambda: _is(_clients(raw), before + 1))
+    await opened.close()
+
+
+async def _clients(raw: Redis) -> int:
+    return len(await raw.client_list())
+
+
+async def _is(number: Awaitable[int], expected: int) -> bool:
+    return await number == expected

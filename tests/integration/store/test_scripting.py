@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.line import StoreCall
 from rolloutpool_common.store.scripting import Scripts
 from rolloutpool_common.store.sender import AT_ONCE, WRITE_BYTES
+from rolloutpool_common.store.store_call import StoreCall
 
 SOURCES = {
     "add": "return redis.call('INCRBY', 'n', ARGV[1])",

@@ -14,8 +14,7 @@ from tests.support.redis_proxy import Manner, RedisProxy, babbles, cuts, hangs, 
 
 from rolloutpool_common.store import StoreUnavailable
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.scripting import LARGE
-from rolloutpool_common.store.sender import RETRIES
+from rolloutpool_common.store.sender import LARGE, RETRIES
 
 GREETED = 2000
 """Bytes that are more than all answers to a greeting."""

@@ -29,6 +29,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
+    RestingPool,
     SSLConnection,
     TcpConnection,
     UnixDomainSocketConnection,
@@ -102,7 +103,7 @@ class Connection:
         self._scripts = Scripts(self._dial, _SOURCES)
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
-        pool = BlockingConnectionPool.from_url(
+        pool = RestingPool.from_url(
             self.url,
             connection_class=_CLASSES[kind_of(self.url)],
             max_connections=max_connections,
@@ -133,6 +134,10 @@ class Connection:
             StoreFull: Redis is out of memory.
         """
         return self._scripts.run(name, args)
+
+    def joined(self, name: str, *args: Any) -> asyncio.Future[Any]:
+        """Runs a script as `script` does, in one with all that are joined to it in this tick (`store_call.py`)."""
+        return self._scripts.join(name, args)
 
     def command(self, *command: Any) -> asyncio.Future[Any]:
         """Runs one command, which travels together with the scripts; raises as `script` does."""

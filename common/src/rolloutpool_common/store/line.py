@@ -16,33 +16,18 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError
 
 from rolloutpool_common.process.metrics import STORE_SECONDS
-from rolloutpool_common.store.errors import store_error
 from rolloutpool_common.store.redis_compat import NOT_COMPLETE, PushNotification, answer_reader
+from rolloutpool_common.store.store_call import StoreCall
 
-__all__ = ["Line", "StoreCall"]
+__all__ = ["Line"]
 
 _SPECIAL = (Exception, PushNotification)
-
-
-class StoreCall(asyncio.Future[Any]):
-    """One command, and the future that its caller awaits."""
-
-    name: str
-    """Of its script, or what stands in metrics for a command."""
-    data: bytes
-    """As it is written."""
-    begun: float
-    """On the clock of `time.perf_counter`."""
-    script: tuple[str, tuple[Any, ...]] | None
-    """The script's text and ARGV, for a Redis that doesn't know it; None where `data` has them, and for a command."""
-    tries = 0
-    """Connections that broke under it."""
 
 
 class Line(asyncio.Protocol):
@@ -115,15 +100,13 @@ class Line(asyncio.Protocol):
                     raise answer
                 self.heard = now
                 call = calls.popleft()
-                if special and isinstance(answer, NoScriptError) and call.script is not None:
+                if special and isinstance(answer, NoScriptError) and call.script is not None and not call.has_text:
                     self._on_unknown(call)
                     continue
                 STORE_SECONDS.observe(now - call.begun, call.name)
-                if call.done():
-                    continue
                 if special:
-                    call.set_exception(store_error(answer))
-                else:
+                    call.refuse(answer)
+                elif not call.done():
                     call.set_result(answer)
             # Asked before the reader is: it takes the head of an array in, and would put the next answer into it.
             while reader.has_data():

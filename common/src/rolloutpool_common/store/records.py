@@ -44,6 +44,7 @@ __all__ = [
     "compress",
     "expand",
     "finish_fields",
+    "journal_text",
     "journal_texts",
     "merge_fields",
     "merge_spec",
@@ -340,6 +341,13 @@ async def journal_texts(records: Sequence[JournalRecord]) -> list[bytes]:
         return [compress(encode_record(record)) for record in records]
 
     return await asyncio.to_thread(write) if sum(map(record_length, records)) > LONG_RECORD else write()
+
+
+async def journal_text(record: JournalRecord) -> bytes:
+    """Does the same for one record, of which a turn writes two."""
+    if record_length(record) > LONG_RECORD:
+        return (await journal_texts((record,)))[0]
+    return compress(encode_record(record))
 
 
 def _result_counts(result: RolloutResult) -> list[str | int]:

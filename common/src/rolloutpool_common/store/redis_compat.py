@@ -5,17 +5,19 @@
 - `parse_url(url)["connection_class"]` tells TCP, TLS and unix sockets apart: we derive a class from each.
 - `connection._reader`, `_writer` and `can_read`: a connection that redis-py has opened is taken over by our protocol.
   redis-py's streams and time limits were 60 calls of functions per call of a script (docs/decisions/0042).
+- `ConnectionPool._available_connections` and `_in_use_connections`: we close connections that nobody uses.
 - `DefaultParser.parse_error` makes redis-py's class of error out of what Redis refuses.
 
 `test_redis_compat.py` fails where one of them is gone; `tests/integration/store` shows that they do what we need.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hiredis
 from hiredis import PushNotification, pack_command
+from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import (
     AbstractConnection,
     DefaultParser,
@@ -32,6 +34,7 @@ __all__ = [
     "NOT_COMPLETE",
     "GreetingConnection",
     "PushNotification",
+    "RestingPool",
     "SSLConnection",
     "TcpConnection",
     "UnixDomainSocketConnection",
@@ -41,6 +44,7 @@ __all__ = [
     "take_over",
 ]
 
+UNUSED_SECONDS = 10.0
 NOT_COMPLETE = object()
 """What a reader returns where an answer is not complete yet."""
 HANDLER_CLOSED = "the handler is closed"
@@ -84,6 +88,49 @@ def kind_of(url: str) -> type[AbstractConnection]:
     """Returns redis-py's class for the connections of a URL: TCP, TLS or unix socket."""
     kind: type[AbstractConnection] = parse_url(url).get("connection_class", TcpConnection)
     return kind
+
+
+class RestingPool(BlockingConnectionPool):
+    """A pool that closes what was not used for `UNUSED_SECONDS`; redis-py's keeps as many as were ever used at once."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """As redis-py's."""
+        super().__init__(*args, **options)
+        self._used: set[AbstractConnection] = set()
+        """Since the last look."""
+        self._look: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def release(self, connection: AbstractConnection) -> None:
+        """Takes a connection back."""
+        await super().release(connection)
+        self._used.add(connection)
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._rest)
+
+    def _rest(self) -> None:
+        unused = [connection for connection in self._available_connections if connection not in self._used]
+        self._available_connections = [one for one in self._available_connections if one in self._used]
+        self._used.clear()
+        loop = asyncio.get_running_loop()
+        if unused:
+            self._closing = loop.create_task(_close(unused))
+        left = self._available_connections or self._in_use_connections
+        self._look = loop.call_later(UNUSED_SECONDS, self._rest) if left else None
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Closes all connections."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        if self._closing is not None:
+            await self._closing
+        await super().disconnect(inuse_connections)
+
+
+async def _close(connections: Sequence[AbstractConnection]) -> None:
+    for connection in connections:
+        await connection.disconnect(nowait=True)
 
 
 async def take_over(connection: AbstractConnection, protocol: asyncio.Protocol) -> object:

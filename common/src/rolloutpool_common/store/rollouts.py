@@ -40,6 +40,7 @@ from rolloutpool_common.store.records import (
     compress,
     expand,
     finish_fields,
+    journal_text,
     journal_texts,
     read_end,
 )
@@ -122,14 +123,14 @@ class Rollouts:
         records = tuple(records)
         index = len(records) - 1
         while index < len(records):
-            (record,) = await journal_texts(records[index : index + 1])
-            answer = named(await self._connection.script("journal", claim.uid, claim.token, index, turns, record))
-            if answer["outcome"] == b"fenced":
+            text = await journal_text(records[index])
+            outcome, length = await self._connection.joined("journal", claim.uid, claim.token, index, turns, text)
+            if outcome == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
                     raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
                 # Restored with all records. The script finds this one there, and answers `ok`.
                 continue
-            index = answer["length"] if answer["outcome"] == b"gap" else index + 1
+            index = length if outcome == b"gap" else index + 1
             self.accepted_at = time.monotonic()
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:

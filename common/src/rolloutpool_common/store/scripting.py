@@ -1,7 +1,8 @@
 """Scripts: runs Lua scripts, and single commands, over one connection; what is large has another one.
 
 1. A call is written down as Redis gets it, and goes to a sender (`sender.py`) with all others of this tick.
-2. A call of more than `LARGE` bytes goes to a sender of its own: it would hold up the small ones behind it.
+2. A call of more than `LARGE` bytes goes to a sender of its own: it would hold up the small ones behind it. That one
+   keeps no connection.
 3. A script is named by its hash. Where Redis doesn't know it, the call is sent again with the script's text.
 
 Each call keeps its own answer and its own error, which is the store's (`errors.py`).
@@ -13,16 +14,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rolloutpool_common.store.line import StoreCall
 from rolloutpool_common.store.redis_compat import pack_command
-from rolloutpool_common.store.sender import Dial, Sender
+from rolloutpool_common.store.sender import LARGE, Dial, Sender
+from rolloutpool_common.store.store_call import StoreCall, StoreScript
 
-__all__ = ["LARGE", "Scripts"]
+__all__ = ["Scripts"]
 
 COMMAND = "command"
 """Stands in metrics for what is no script."""
-LARGE = 64 * 1024
-"""Bytes."""
+FRAME = 150
+"""Bytes of a joined call beside its last argument, or a few more."""
 
 
 class Scripts:
@@ -30,30 +31,45 @@ class Scripts:
 
     def __init__(self, dial: Dial, sources: Mapping[str, str]) -> None:
         """Prepares without connecting; `sources` is Lua by the script's name."""
-        self._small, self._large = Sender(dial), Sender(dial)
-        self._sources = sources
-        self._hashes = {name: hashlib.sha1(source.encode()).hexdigest() for name, source in sources.items()}
+        self._small, self._large = Sender(dial), Sender(dial, keeps=False)
+        self._scripts = {
+            name: StoreScript(name, text, hashlib.sha1(text.encode()).hexdigest()) for name, text in sources.items()
+        }
 
     def run(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         """Runs a script with these ARGV; the future has its answer, or a `StoreError` or `ResponseError`."""
-        return self._send(name, (self._sources[name], args), ("EVALSHA", self._hashes[name], 0, *args))
+        script = self._scripts[name]
+        call = self._call(name, ("EVALSHA", script.sha, 0, *args))
+        call.script, call.args = script, args
+        return call
+
+    def join(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Runs a script as `run` does, together with all that are joined to it in this tick.
+
+        Args:
+            name: Of a script that takes the ARGV of many calls, and returns an answer for each.
+            args: Of this call: texts, whole numbers, and as the last one bytes, which may be long.
+        """
+        call = StoreCall(loop=asyncio.get_running_loop())
+        call.name, call.begun, call.script, call.args = name, time.perf_counter(), self._scripts[name], args
+        call.size = FRAME + len(args[-1])
+        (self._small if call.size <= LARGE else self._large).send(call)
+        return call
 
     def command(self, *command: Any) -> asyncio.Future[Any]:
         """Runs a command, given as its name and arguments, as `run` does.
 
         It may reach Redis twice, so it must be one that reads, or changes nothing the second time.
         """
-        return self._send(COMMAND, None, command)
+        return self._call(COMMAND, command)
 
     async def close(self) -> None:
         """Closes the connections; calls without an answer fail."""
         await asyncio.gather(self._small.close(), self._large.close())
 
-    def _send(
-        self, name: str, script: tuple[str, tuple[Any, ...]] | None, command: tuple[Any, ...]
-    ) -> asyncio.Future[Any]:
+    def _call(self, name: str, command: tuple[Any, ...]) -> StoreCall:
         call = StoreCall(loop=asyncio.get_running_loop())
-        call.name, call.begun, call.script = name, time.perf_counter(), script
-        data = call.data = pack_command(command)
-        (self._small if len(data) <= LARGE else self._large).send(call)
+        call.name, call.begun, call.data = name, time.perf_counter(), pack_command(command)
+        call.size = len(call.data)
+        (self._small if call.size <= LARGE else self._large).send(call)
         return call

@@ -3,8 +3,8 @@
 A hundred rollouts in flight make their calls at the same moments. One write for all calls that wait costs a third of
 one write each, in this process and in Redis, which also writes to disk once for all of them.
 
-1. Calls of one tick of the event loop leave in one write, at most `WRITE_BYTES`. What is called while a write has no
-   answers waits for them, and leaves in the next one.
+1. Calls of one tick of the event loop leave in one write, at most `WRITE_BYTES`; those that may be joined are
+   (`store_call.py`). What is called while a write has no answers waits for them, and leaves in the next one.
 2. The line is opened when a call needs it, and kept. One that was silent for `SILENT_SECONDS` may be cut without a
    word; another one takes its place before the next write.
 3. A line that hangs holds up nobody: if its answers take longer than `OVERTAKE_SECONDS` and others wait, it is left
@@ -20,17 +20,16 @@ Example: 100 rollouts claim at once. The first tick's write carries all of them.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from rolloutpool_common.store.errors import store_error
-from rolloutpool_common.store.line import Line, StoreCall
-from rolloutpool_common.store.redis_compat import pack_command
+from rolloutpool_common.store.line import Line
+from rolloutpool_common.store.store_call import StoreCall, StoreScript, join
 
-__all__ = ["AT_ONCE", "RETRIES", "WRITE_BYTES", "Dial", "Sender"]
+__all__ = ["AT_ONCE", "LARGE", "RETRIES", "WRITE_BYTES", "Dial", "Sender"]
 
 Dial = Callable[[Line], Awaitable[object]]
 """Connects a line and greets the server; returns what has to live as long as the connection."""
@@ -39,23 +38,27 @@ AT_ONCE = 128
 """Calls of one write: the answers of so many reads of results are some megabytes."""
 WRITE_BYTES = 256 * 1024
 """Of one write; a larger call goes alone."""
+LARGE = 64 * 1024
+"""Bytes of one call, joint or not. Redis does nothing else meanwhile, so a larger one goes another way (`Scripts`)."""
 RETRIES = 3
 """All within half a second: enough for a connection that was cut. Of an outage the callers have to know."""
 OVERTAKE_SECONDS = 0.25
 """A round trip takes milliseconds; after this time a connection counts as hanging."""
 ANSWER_SECONDS = 30.0
 SILENT_SECONDS = 25.0
-MOST_DIALS = 4
-"""Attempts to connect at the same time."""
+UNUSED_SECONDS = 5.0
+"""After this time a line that is not kept is closed."""
+MOST_DIALS, MOST_OVERTAKEN = 4, 32
+"""Attempts to connect at the same time, and lines that hang."""
 _PASSING = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class Sender:
     """Calls on their way to one Redis; for one event loop."""
 
-    def __init__(self, dial: Dial) -> None:
-        """Prepares without connecting."""
-        self._dial = dial
+    def __init__(self, dial: Dial, *, keeps: bool = True) -> None:
+        """Prepares without connecting; `keeps` is whether a line stays open when nothing was sent for a while."""
+        self._dial, self._keeps = dial, keeps
         self._backoff = EqualJitterBackoff(cap=0.5, base=0.05)
         self._waiting: deque[StoreCall] = deque()
         self._line: Line | None = None
@@ -85,9 +88,9 @@ class Sender:
         for dial in dials:
             dial.cancel()
         closed = RedisConnectionError("closed by this process")
-        for call in [*self._waiting, *(call for line in lines for call in line.calls)]:
-            if not call.done():
-                call.set_exception(store_error(closed))
+        sent = [part for line in lines for call in line.calls for part in call.parts]
+        for call in [*self._waiting, *sent]:
+            call.refuse(closed)
         self._waiting.clear()
         for line in lines:
             line.end(closed)
@@ -105,9 +108,7 @@ class Sender:
 
     def _bring_source(self, call: StoreCall) -> None:
         """Redis forgets scripts when it is started again. The call goes once more, with the script's text."""
-        assert call.script is not None
-        text, args = call.script
-        call.data, call.script = pack_command(("EVAL", text, 0, *args)), None
+        call.bring_text()
         self.send(call)
 
     def _write(self) -> None:
@@ -125,20 +126,33 @@ class Sender:
         if not line.is_open:
             # Its end is told in a moment.
             return
-        calls: list[StoreCall] = []
-        size = 0
-        while self._waiting and len(calls) < AT_ONCE:
-            call = self._waiting[0]
-            size += len(call.data)
-            if size > WRITE_BYTES and calls:
-                break
-            self._waiting.popleft()
-            # A caller that gave up has cancelled its future; its call is not sent.
-            if not call.done():
-                calls.append(call)
-        if calls:
+        if calls := self._taken():
             line.send(calls)
             self._look_later()
+
+    def _taken(self) -> list[StoreCall]:
+        """Takes what leaves in one write, parts joined."""
+        waiting = self._waiting
+        calls: list[StoreCall] = []
+        parts: dict[StoreScript, list[StoreCall]] = {}
+        size = 0
+        while waiting and len(calls) < AT_ONCE:
+            call = waiting[0]
+            size += call.size
+            if size > WRITE_BYTES and size > call.size:
+                break
+            waiting.popleft()
+            # A caller that gave up has cancelled its future; its call is not sent.
+            if call.done():
+                size -= call.size
+            elif call.data:
+                calls.append(call)
+            else:
+                assert call.script is not None
+                parts.setdefault(call.script, []).append(call)
+        for some in parts.values():
+            calls += map(join, _pieces(some))
+        return calls
 
     def _connect(self) -> None:
         if self._waiting and self._pause is None and not self._dials:
@@ -183,12 +197,12 @@ class Sender:
 
     def _repeat(self, calls: Iterable[StoreCall], error: BaseException) -> None:
         again: list[StoreCall] = []
-        for call in calls:
+        for call in [part for broken in calls for part in broken.parts]:
             call.tries += 1
             if call.done():
                 continue
             if call.tries > RETRIES or not isinstance(error, _PASSING):
-                call.set_exception(store_error(error))
+                call.refuse(error)
             else:
                 again.append(call)
         self._waiting.extendleft(reversed(again))
@@ -205,7 +219,7 @@ class Sender:
         self._write()
 
     def _overtake(self, line: Line) -> None:
-        if time.perf_counter() - line.sent > OVERTAKE_SECONDS:
+        if time.perf_counter() - line.sent > OVERTAKE_SECONDS and len(self._overtaken) < MOST_OVERTAKEN:
             self._line = None
             self._overtaken.add(line)
             self._connect()
@@ -218,17 +232,31 @@ class Sender:
         """Step 5."""
         self._timer = None
         now = time.perf_counter()
-        for line in [*self._overtaken, *([self._line] if self._line else [])]:
-            if not line.calls:
+        line = self._line
+        for one in [*self._overtaken, *([line] if line else [])]:
+            if one.calls:
+                if now - one.heard > ANSWER_SECONDS:
+                    one.end(RedisTimeoutError("Timeout reading from socket"))
+            elif one is not line:
                 # Overtaken, and its answers came after all.
-                if line is not self._line:
-                    line.end(RedisConnectionError("overtaken"))
-            elif now - line.heard > ANSWER_SECONDS:
-                line.end(RedisTimeoutError("Timeout reading from socket"))
+                one.end(RedisConnectionError("overtaken"))
+            elif not self._keeps and now - one.heard > UNUSED_SECONDS:
+                one.end(RedisConnectionError("unused"))
         if self._waiting:
-            if self._line is not None:
+            if line is not None:
                 self._write()
             elif self._dials and now - self._dialled > OVERTAKE_SECONDS and len(self._dials) < MOST_DIALS:
                 self._open()
-        if self._overtaken or self._dials or (self._line is not None and self._line.calls):
+        if self._overtaken or self._dials or (line is not None and (line.calls or not self._keeps)):
             self._look_later()
+
+
+def _pieces(parts: Sequence[StoreCall]) -> Iterator[Sequence[StoreCall]]:
+    """Cuts parts into pieces of at most `LARGE` bytes; a larger part is a piece by itself."""
+    begin = size = 0
+    for end, part in enumerate(parts):
+        if size and size + part.size > LARGE:
+            yield parts[begin:end]
+            begin, size = end, 0
+        size += part.size
+    yield parts[begin:]

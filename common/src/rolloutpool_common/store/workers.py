@@ -269,8 +269,9 @@ class Workers:
 
     async def claims(self, worker_id: str) -> list[str]:
         """Returns the uids of the rollouts that it has claimed, sorted."""
-        with store_errors():
-            return sorted(uid.decode() for uid in await self._redis.smembers(keys.worker(worker_id, "claims")))
+        # Each worker asks this every few seconds.
+        uids = await self._connection.command("SMEMBERS", keys.worker(worker_id, "claims"))
+        return sorted(uid.decode() for uid in uids)
 
     async def tokens(self, worker_id: str) -> dict[str, str]:
         """Returns the uids of the rollouts that it has claimed, each with the token of its claim."""

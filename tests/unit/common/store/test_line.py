@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from redis.exceptions import BusyLoadingError, InvalidResponse
 
 from rolloutpool_common.store import StoreFull, StoreUnavailable
-from rolloutpool_common.store.line import Line, StoreCall
+from rolloutpool_common.store.line import Line
+from rolloutpool_common.store.store_call import StoreCall, StoreScript
 
 
 class Wires(asyncio.Transport):
@@ -47,7 +48,7 @@ class Opened:
 
     def call(self, data: bytes = b"x") -> StoreCall:
         call = StoreCall(loop=asyncio.get_running_loop())
-        call.name, call.data, call.begun, call.script = "test", data, 0.0, ("text", ("arg",))
+        call.name, call.data, call.begun, call.script = "test", data, 0.0, StoreScript("test", "text", "sha")
         return call
 
     def send(self, n: int) -> list[StoreCall]:
@@ -158,7 +159,7 @@ async def test_a_script_that_is_unknown_is_the_owners() -> None:
 async def test_who_brought_the_text_along_and_is_refused_hears_it() -> None:
     opened = Opened()
     (call,) = opened.send(1)
-    call.script = None
+    call.bring_text()
     opened.line.data_received(b"-NOSCRIPT No matching script\r\n")
     assert opened.unknown == []
     assert "No matching script" in str(call.exception())
