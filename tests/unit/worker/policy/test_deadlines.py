@@ -91,3 +91,17 @@ async def test_calls_cost_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(timers) == 1
     deadlines.close()
     assert deadlines.waiting == set()
+
+
+async def test_one_that_fails_takes_no_limit_from_others() -> None:
+    loop, deadlines, expired, said = asyncio.get_running_loop(), Deadlines(), asyncio.Event(), list[object]()
+    loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError
+
+    deadlines.add(Call(0.01, fail))
+    deadlines.add(Call(0.1, expired.set))
+    async with asyncio.timeout(5):
+        await expired.wait()
+    assert list(map(type, said)) == [ValueError]

@@ -57,10 +57,13 @@ class Deadlines:
     def _fire(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
-        for timed in [one for one in self.waiting if one.due <= now]:
-            # One that expires may take out others.
-            if timed in self.waiting:
-                self.waiting.discard(timed)
-                timed.expire()
-        if self.waiting:
-            self._set_timer(max(min(one.due for one in self.waiting), now + LATE_SECONDS))
+        try:
+            for timed in [one for one in self.waiting if one.due <= now]:
+                # One that expires may take out others.
+                if timed in self.waiting:
+                    self.waiting.discard(timed)
+                    timed.expire()
+        finally:
+            # Also where one of them fails: the others still have their limits.
+            if self.waiting:
+                self._set_timer(max(min(one.due for one in self.waiting), now + LATE_SECONDS))
