@@ -58,7 +58,7 @@ class Deadlines:
         self._timer = None
         now = asyncio.get_running_loop().time()
         try:
-            for timed in [one for one in self.waiting if one.due <= now]:
+            for timed in sorted((one for one in self.waiting if one.due <= now), key=lambda one: one.due):
                 # One that expires may take out others.
                 if timed in self.waiting:
                     self.waiting.discard(timed)
