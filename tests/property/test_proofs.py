@@ -76,7 +76,7 @@ def mutants() -> list[tuple[str, Subject, frozenset[Source]]]:
     made = []
     for i in range(50):
         subject, kind = PROVED[i % len(PROVED)], i % 18
-        # The last such loop prints them; others before it look something up, and what they print stands before the turn.
+        # The last such loop prints them. What others before it print stands before the turn.
         *_, header = (None, *HEADER.finditer(subject.source))
         if kind < 10 or (kind < 14 and header is None):
             source, reads = subject.source + BEHIND[kind % 10], history
