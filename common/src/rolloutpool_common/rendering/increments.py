@@ -22,7 +22,7 @@ renders (`IncrementTrust`):
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, NamedTuple
@@ -205,8 +205,3 @@ def _told_apart(new: Sequence[Message], words: Sequence[str]) -> Hashable:
         )
         for message in new
     )
-
-
-def arguments_key(kwargs: Mapping[str, Any] | None) -> str:
-    """Writes template arguments as a key."""
-    return repr(sorted((kwargs or {}).items()))

@@ -153,7 +153,7 @@ class DeltaRenderer:
 
     def proof(self, shape: TurnShape, kwargs: Mapping[str, Any]) -> Proof:
         """What is proved of a shape; remembered."""
-        key = shape, _written(kwargs)
+        key = shape, arguments_key(kwargs)
         found = self._proofs.get(key)
         if found is None:
             # Outside the lock, because it takes milliseconds. Two threads may find the same proof at once.
@@ -166,7 +166,7 @@ class DeltaRenderer:
 
     def reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether a result or a user's message may be written otherwise where there are tools, or because of them."""
-        key = _written(kwargs)
+        key = arguments_key(kwargs)
         found = self._read_tools.get(key)
         if found is None:
             found = self._find_reads_tools(kwargs)
@@ -318,7 +318,7 @@ def _key(continuation: Continuation) -> Hashable | None:
             keys.append(name)
     if not isinstance(said, str) or said[-1:].isspace():
         return None
-    kwargs = _written(continuation.kwargs) if continuation.kwargs else ""
+    kwargs = arguments_key(continuation.kwargs) if continuation.kwargs else ""
     return tuple(new), len(calls), bool(said), tuple(sorted(keys)), system, continuation.tools is not None, kwargs
 
 
@@ -346,5 +346,6 @@ def _is_short(history: Sequence[Message]) -> bool:
     return len(history) <= SHORT_MESSAGES and sum(len(text_of(message)) for message in history) <= SHORT_CHARACTERS
 
 
-def _written(kwargs: Mapping[str, Any]) -> str:
+def arguments_key(kwargs: Mapping[str, Any]) -> str:
+    """Writes template arguments as a key."""
     return repr(sorted(kwargs.items()))

@@ -27,11 +27,11 @@ from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.forms import Continuation
-from rolloutpool_common.rendering.increments import IncrementTrust, arguments_key
+from rolloutpool_common.rendering.increments import IncrementTrust
 from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
-from rolloutpool_common.rendering.short_cuts import DeltaRenderer
+from rolloutpool_common.rendering.short_cuts import DeltaRenderer, arguments_key
 from rolloutpool_common.rendering.template import Message, Template, join_parts, normalise
 from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
 from rolloutpool_common.rendering.written import written_texts
