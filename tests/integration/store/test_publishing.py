@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from tests.support.batches import announce, claim, submit
 
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.queue.celery_app import broker_url
+from rolloutpool_common.queue.celery_app import broker_url, make_celery
+from rolloutpool_common.queue.kombu_compat import purge
 from rolloutpool_common.queue.publisher import SLACK_MS, Publisher
 from rolloutpool_common.store import Store, StoreUnavailable
 
@@ -302,3 +304,32 @@ async def test_a_broker_that_is_away_delays_tickets_and_loses_none(
 )
 def test_a_url_in_kombu_s_spelling(url: str, expected: str) -> None:
     assert broker_url(url) == expected
+
+
+def pool(connection: Any) -> Any:
+    return connection.default_channel.pool
+
+
+def test_channels_of_one_url_share_their_connections_for_commands(redis_url: str) -> None:
+    # A database of its own: the pool of the others' may still be there.
+    url, another = redis_url.replace("/0", "/3"), redis_url.replace("/0", "/4")
+    first, second = make_celery(url), make_celery(url)
+    with (
+        BlockingRedis.from_url(redis_url) as raw,
+        first.connection_for_write() as one,
+        second.connection_for_write() as other,
+    ):
+        before = len(raw.client_list())
+        for n in range(5):
+            for connection in (one, other):
+                assert pool(connection) is pool(one)
+                purge(connection, f"nothing{n}")
+        assert len(raw.client_list()) - before == 1
+        # Another URL is another pool.
+        with make_celery(another).connection_for_write() as third:
+            assert pool(third) is not pool(one)
+        # One that is closed takes nothing from the others, and connections that were cut are made again.
+        other.release()
+        purge(one, "nothing")
+        raw.client_kill_filter(_type="normal", skipme=True)
+        purge(one, "nothing")

@@ -5,7 +5,8 @@
   and its types lack.
 - A queue of that transport is a list under the queue's name. kombu pushes on the left and pops on the right, so the
   last element is the oldest message. It is JSON with the message's `headers`.
-- `Channel.pool` and `Channel.async_pool` of that transport: connections for commands, and those that wait for messages.
+- `Channel.pool`, `async_pool`, `_get_pool` and `_connparams` of it: connections for commands, and those that
+  wait for messages. What closes a channel disconnects `_pool`, which stays None here.
 - `kombu.transport.TRANSPORT_ALIASES`: the transport of a URL by its scheme (`celery_app.py`).
 - The client puts the global key prefix in front of the keys of some commands; of LINDEX it does not.
 
@@ -13,6 +14,8 @@
 """
 
 import json
+import threading
+import weakref
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,18 +26,36 @@ from rolloutpool_common.queue.celery_app import KEY_PREFIX
 
 __all__ = ["LeanTransport", "batched", "oldest_headers", "purge"]
 
+_shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""The pool for each set of parameters that channels have."""
+_sharing = threading.Lock()
+
 
 class _LeanChannel(Channel):
-    """Takes all its connections from one pool: of two, one keeps a connection that only the start has used."""
+    """Waits for messages on connections of its own, and has commands sent by those that all channels share."""
+
+    _commands: Any = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Connects, and closes again what only this start needs."""
+        super().__init__(*args, **options)
+        self.async_pool.disconnect()
 
     @property
     def pool(self) -> Any:
-        """The pool that kombu keeps for what waits for messages; it is made at first use."""
-        return self.async_pool
+        """This process's pool for commands. kombu never disconnects it, because another channel may use it."""
+        if self._commands is None:
+            channel: Any = super()
+            name = repr(sorted(channel._connparams().items(), key=str))  # noqa: SLF001
+            with _sharing:
+                self._commands = _shared.get(name)
+                if self._commands is None:
+                    self._commands = _shared[name] = channel._get_pool()  # noqa: SLF001
+        return self._commands
 
 
 class LeanTransport(Transport):
-    """kombu's Redis transport with half its connections: one for each channel, and one more while that one waits."""
+    """kombu's Redis transport with few connections: one for each channel that waits, and one for all commands."""
 
     Channel = _LeanChannel
 

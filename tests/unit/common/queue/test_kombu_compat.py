@@ -27,14 +27,17 @@ def test_a_producer_without_batches_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
-def test_a_channel_has_one_pool_of_connections(scheme: str) -> None:
+def test_what_closes_a_channel_leaves_the_shared_pool(scheme: str) -> None:
     url = "unix:///tmp/redis.sock" if scheme == "unix" else f"{scheme}://127.0.0.1:1/0"
     with make_celery(url).connection_for_write() as connection:
         assert connection.get_transport_cls() is LeanTransport
-    # Both are kombu's own names, and what closes a channel closes both.
+    # Both are kombu's own names. What closes a channel closes the second, and the first by a name that we leave empty.
     for name in ("pool", "async_pool"):
         assert isinstance(inspect.getattr_static(transport.Channel, name), property)
-    assert "_async_pool" in inspect.getsource(inspect.getattr_static(transport.Channel, "_disconnect_pools"))
+    closes = inspect.getsource(inspect.getattr_static(transport.Channel, "_disconnect_pools"))
+    assert "self._pool" in closes
+    assert "self.pool" not in closes
+    assert {"_get_pool", "_connparams"} <= set(dir(transport.Channel))
 
 
 def test_the_oldest_message_is_the_last_of_its_list() -> None:
