@@ -28,7 +28,7 @@ from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure"]
+__all__ = ["main", "measure", "silent_trainer"]
 
 SIZES = (100, 1_000, 10_000)
 REPEATS = 3
@@ -81,7 +81,7 @@ class _SilentTrainer:
 
 
 @contextmanager
-def _silent_trainer() -> Iterator[_SilentTrainer]:
+def silent_trainer() -> Iterator[_SilentTrainer]:
     trainer = _SilentTrainer()
     try:
         yield trainer
@@ -98,7 +98,7 @@ def _items(count: int, rng: random.Random) -> list[dict[str, Any]]:
 def measure(pool: LocalPool, sizes: Sequence[int], *, repeats: int) -> list[Row]:
     """Returns one row per size. The pool has one worker with few slots."""
     rng = random.Random(0)
-    with _silent_trainer() as trainer, redis.Redis.from_url(pool.redis_url) as store:
+    with silent_trainer() as trainer, redis.Redis.from_url(pool.redis_url) as store:
         taken: dict[int, list[Row]] = {size: [] for size in sizes}
         for _ in range(repeats):
             for size in sizes:

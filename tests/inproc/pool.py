@@ -30,7 +30,6 @@ from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.liveness import LOOK_SECONDS
 from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["Api", "Pool"]
@@ -72,7 +71,7 @@ class Api:
             pool.strays += report.strays
 
         self.publish.start()
-        PeriodicTask("look at workers", look, period_s=LOOK_SECONDS).start()
+        PeriodicTask("look at workers", look, period_s=lambda: watch.pause_s).start()
         PeriodicTask("reconcile", reconcile).start()
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -5,9 +5,10 @@ again. Of several API processes one reconciles: the holder of the store's leader
 
 Where the work runs:
 
-1. A thread with an event loop and a store of its own looks at the workers four times a second, which also keeps the
-   lead, and does the other chores about once a second. So a request that keeps the API's loop busy for seconds delays
-   neither. A look has a connection of its own, so that no chore delays it.
+1. A thread with an event loop and a store of its own looks at the workers, which also keeps the lead, and does the
+   other chores: once a second where nothing has changed. With a suspicion it looks four times a second, and at once
+   when the end of a worker is reported. So a request that keeps the API's loop busy for seconds delays neither. A look
+   has a connection of its own, so that no chore delays it.
 2. The API's loop publishes, because the publisher belongs to it. The thread wakes it when rollouts were queued again.
 """
 
@@ -23,9 +24,10 @@ from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.metrics import RECONCILE_SECONDS
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store import Store, StoreError, keys
 from rolloutpool_common.store.liveness import LOOK_SECONDS
 from rolloutpool_common.store.reconciliation import Removal
+from rolloutpool_common.store.signals import Signals
 
 __all__ = ["PeriodicTask", "Reconciler"]
 
@@ -36,8 +38,11 @@ BACKOFF = Backoff(first_s=PERIOD_SECONDS, longest_s=10.0, jitter=False)
 LOOK_BACKOFF = Backoff(first_s=LOOK_SECONDS, longest_s=1.0, jitter=False)
 SERVING_SECONDS = 1.0
 """An API whose loop is busy for longer answers nobody, and no lease goes on meanwhile."""
+LISTEN_SECONDS = 3600.0
 OFFERS_SECONDS = 0.9
 """Between two looks at what the workers offer; a little less than a period, so that each round has one."""
+SLOTS_SECONDS = 4.5
+"""Between two counts of the slots of all workers. They only bound an estimate of what running rollouts still take."""
 RECOUNT_SECONDS = 3600.0
 """Between two recounts of what owners hold: some microseconds of Redis' time for each batch that is kept."""
 RECOVER_EVERY = 5
@@ -52,7 +57,7 @@ class PeriodicTask:
         name: str,
         work: Callable[[], Awaitable[object]],
         *,
-        period_s: float | None = None,
+        period_s: Callable[[], float] | None = None,
         backoff: Backoff = BACKOFF,
     ) -> None:
         """Prepares the task.
@@ -60,7 +65,7 @@ class PeriodicTask:
         Args:
             name: For the log.
             work: What is done.
-            period_s: Seconds between two rounds, where not `PERIOD_SECONDS`.
+            period_s: Returns the seconds until the next round, where these are not `PERIOD_SECONDS`.
             backoff: The pauses after failures.
         """
         self.name = name
@@ -106,34 +111,47 @@ class PeriodicTask:
         if self._failures:
             _log.info("chore works again", chore=self.name, after_failures=self._failures)
             self._failures = 0
-        return PERIOD_SECONDS if self._period_s is None else self._period_s
+        return PERIOD_SECONDS if self._period_s is None else self._period_s()
 
 
 class Reconciler:
     """Puts rollouts of dead workers back into the queue, and publishes the outbox."""
 
     def __init__(
-        self, open_store: Callable[[], Store], publisher: Publisher, *, stalled_s: float, new_bytes: int
+        self,
+        open_store: Callable[[], Store],
+        publisher: Publisher,
+        signals: Signals,
+        *,
+        stalled_s: float,
+        new_bytes: int,
     ) -> None:
         """Prepares without connecting.
 
         Args:
             open_store: Makes a store for the thread's event loop.
             publisher: Of the event loop in which `start` is called.
+            signals: Likewise; they tell of the ends of workers.
             stalled_s: After so many seconds without a beat a worker that exists loses its rollouts to others.
             new_bytes: Reserve in Redis of a rollout of a new run (`usage.py`).
         """
         self._open_store = open_store
         self._publisher = publisher
+        self._signals = signals
         self._stalled_s = stalled_s
         self._new_bytes = new_bytes
         self._rounds = 0
         self._leads = False
         self._recount_at = 0.0
         """When what owners hold is counted anew, on the monotonic clock; at once by a process that begins to lead."""
+        self._slots, self._count_slots_at = 0, 0.0
+        """Of all workers, and when they are counted next, on the monotonic clock."""
         self._look_again = 0.0
         """When it is looked next at what the workers offer, on the monotonic clock."""
         self._publish = PeriodicTask("publish", self._publish_once)
+        self._look: PeriodicTask | None = None
+        """Of the thread, once that runs."""
+        self._listening = BackgroundTask("ends of workers")
         self._thread: threading.Thread | None = None
         self._api_loop: asyncio.AbstractEventLoop | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
@@ -146,9 +164,11 @@ class Reconciler:
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
         self._thread.start()
         self._publish.start()
+        self._listening.start(self._listen())
 
     async def stop(self) -> None:
         """Ends, and gives up the lead to another process."""
+        await self._listening.stop()
         await self._publish.stop()
         if self._thread is not None and self._own_loop is not None:
             self._own_loop.call_soon_threadsafe(self._ending.set)
@@ -167,6 +187,15 @@ class Reconciler:
         self._rounds += 1
         if self._leads and self._rounds % RECOVER_EVERY == 0:
             await self._publisher.recover()
+
+    async def _listen(self) -> None:
+        """Has the thread look at once when the end of a worker is reported."""
+        async with self._signals.watch(keys.ENDS) as watch:
+            while True:
+                if await watch.wait(LISTEN_SECONDS) and self._look is not None and self._own_loop is not None:
+                    # The thread may have ended in the meantime.
+                    with suppress(RuntimeError):
+                        self._own_loop.call_soon_threadsafe(self._look.wake)
 
     def _note_removal(self, removal: Removal) -> None:
         """Has the rollouts of a dead worker published at once; called in the thread."""
@@ -214,15 +243,18 @@ class Reconciler:
                 await store.usage.recount()
                 self._recount_at = time.monotonic() + RECOUNT_SECONDS
             if report.leader:
-                slots = sum(worker.slots for worker in await store.workers.known() if worker.alive)
-                await store.usage.balance(slots, self._new_bytes)
+                if time.monotonic() >= self._count_slots_at:
+                    self._slots = sum(worker.slots for worker in await store.workers.known() if worker.alive)
+                    self._count_slots_at = time.monotonic() + SLOTS_SECONDS
+                await store.usage.balance(self._slots, self._new_bytes)
                 RECONCILE_SECONDS.observe(time.perf_counter() - start)
             # All fields after the first are counts; rounds in which nothing happened are not logged.
             if report.leader and any(report[1:]):
                 _log.info("reconciled", **report._asdict())
 
+        self._look = PeriodicTask("look at workers", look, period_s=lambda: liveness.pause_s, backoff=LOOK_BACKOFF)
         tasks = (
-            PeriodicTask("look at workers", look, period_s=LOOK_SECONDS, backoff=LOOK_BACKOFF),
+            self._look,
             PeriodicTask("reconcile", reconcile),
         )
         for task in tasks:

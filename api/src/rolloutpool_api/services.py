@@ -77,7 +77,11 @@ class ApiServices:
         self.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
         self._publisher = Publisher(self.store, settings.celery_url, per_message=settings.rollouts_per_ticket)
         self._reconciler = Reconciler(
-            open_store, self._publisher, stalled_s=settings.stalled_seconds, new_bytes=settings.reserve_bytes
+            open_store,
+            self._publisher,
+            self.store.signals,
+            stalled_s=settings.stalled_seconds,
+            new_bytes=settings.reserve_bytes,
         )
         self._redis_check = BackgroundTask("redis settings")
         self._stopping = asyncio.Event()

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import Store, StoreError
-from rolloutpool_common.store.liveness import LOOK_SECONDS, RESTARTED_SECONDS
+from rolloutpool_common.store.liveness import LOOK_SECONDS, REST_SECONDS, RESTARTED_SECONDS
 from rolloutpool_common.store.reconciliation import Removal
 from rolloutpool_common.store.verdicts import STALLED_SECONDS
 
@@ -287,3 +287,25 @@ async def test_a_new_leader_judges_by_what_it_has_seen_as_a_follower(
     assert removals == [Removal(requeued=1)]
     await leader.close()
     await follower.close()
+
+
+async def test_looks_are_rare_where_nothing_is_amiss(redis_url: str) -> None:
+    store = Store.open(redis_url)
+    watch = store.watch(stalled_s=STALLED_SECONDS)
+    try:
+        assert watch.pause_s == LOOK_SECONDS
+        await watch.look()
+        assert watch.pause_s == REST_SECONDS
+        # Without a lifeline it looks dead.
+        await announce(store, "a")
+        await watch.look()
+        assert watch.pause_s == LOOK_SECONDS
+        await store.workers.leave("a")
+        await watch.look()
+        assert watch.pause_s == REST_SECONDS
+        await store.workers.report_end("b", ProcessEnd.of(-9))
+        await watch.look()
+        assert watch.pause_s == LOOK_SECONDS
+    finally:
+        await watch.close()
+        await store.close()

@@ -277,6 +277,22 @@ async def test_claimed_and_ended_rollouts_are_never_recovered(store: Store, publ
     assert await publisher.recover() == 1
 
 
+async def test_the_broker_is_not_asked_where_nothing_is_published(
+    store: Store, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(publisher, "_oldest_waiting_ms", looked.append)
+    (uid,) = await submit(store, 1)
+    await publisher.recover()
+    assert looked == []
+    await publisher.pump()
+    await publisher.recover()
+    assert len(looked) == len(Priority)
+    await claim(store, uid)
+    await publisher.recover()
+    assert len(looked) == len(Priority)
+
+
 async def test_a_broker_that_is_away_delays_tickets_and_loses_none(
     store: Store, redis_url: str, publisher: Publisher, raw: Redis
 ) -> None:

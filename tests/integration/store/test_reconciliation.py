@@ -12,7 +12,8 @@ from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, Rol
 from rolloutpool_common.protocol.batch import Delivery, Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import ClaimLost, ClaimRefused, Store, deletion
-from rolloutpool_common.store.reconciliation import MAX_CRASHES, Removal
+from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.reconciliation import MAX_CRASHES, ReconciliationReport, Removal
 
 
 async def test_a_dead_worker_s_rollouts_are_queued_again_with_their_journal(
@@ -159,6 +160,34 @@ async def test_a_drain_is_no_crash(store: Store) -> None:
         claimed = await claim(store, uid)
         assert (claimed.attempt, claimed.crashes, claimed.clean) == (attempt, 0, True)
         await store.rollouts.release(claimed, clean=True)
+
+
+async def test_a_round_asks_only_what_is_due_where_nothing_has_changed(
+    store: Store, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uid,) = await submit(store)
+    await announce(store, "w")
+    await claim(store, uid, "w")
+    await store.reconciliation.run_once()
+    asked: list[str] = []
+    script = Connection.script
+
+    async def noted(self: Connection, name: str, *args: object) -> object:
+        asked.append(name)
+        return await script(self, name, *args)
+
+    monkeypatch.setattr(Connection, "script", noted)
+    before = await raw.info("stats")
+    assert await store.reconciliation.run_once() == ReconciliationReport(leader=True)
+    after = await raw.info("stats")
+    assert asked == ["lead", "epoch", "tick"]
+    # What the three run, and nothing beside them.
+    assert after["total_commands_processed"] - before["total_commands_processed"] <= 24
+    await raw.zadd("rp:deadlines", {uid: 1})
+    await raw.zadd("rp:delayed", {"b-0": 1})
+    asked.clear()
+    await store.reconciliation.run_once()
+    assert "due" in asked
 
 
 async def test_of_two_reconcilers_one_leads_until_it_resigns(store: Store, other: Store) -> None:

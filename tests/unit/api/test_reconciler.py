@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.support.fake_store import fake_store
 
 from rolloutpool_api import reconciler
 from rolloutpool_api.reconciler import PeriodicTask, Reconciler
+from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import StoreUnavailable
 
 
@@ -74,7 +76,7 @@ async def test_stopping_twice_or_before_the_start_is_fine() -> None:
 async def test_an_api_whose_loop_is_busy_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "SERVING_SECONDS", 0.05)
     nothing: Any = None
-    tested = Reconciler(nothing, nothing, stalled_s=60.0, new_bytes=0)
+    tested = Reconciler(nothing, nothing, nothing, stalled_s=60.0, new_bytes=0)
     tested._api_loop = asyncio.get_running_loop()
 
     def look() -> bool:
@@ -84,3 +86,26 @@ async def test_an_api_whose_loop_is_busy_serves_nobody(monkeypatch: pytest.Monke
     with ThreadPoolExecutor() as threads:
         # It keeps this loop busy until the other thread has answered.
         assert not threads.submit(look).result()
+
+
+async def test_the_report_of_an_end_brings_a_look_at_once() -> None:
+    store = fake_store()
+    nothing: Any = None
+    tested = Reconciler(nothing, nothing, store.signals, stalled_s=60.0, new_bytes=0)
+    work = Work()
+    tested._own_loop = asyncio.get_running_loop()
+    tested._look = PeriodicTask("look", work, period_s=lambda: 3600.0)
+    tested._look.start()
+    await store.signals.start()
+    tested._listening.start(tested._listen())
+    try:
+        async with asyncio.timeout(10):
+            assert await work.calls.get() == 1
+            # The signals' reader wakes everybody when it has found its place.
+            assert await work.calls.get() == 2
+            await store.workers.report_end("w1", ProcessEnd.of(-9))
+            assert await work.calls.get() == 3
+    finally:
+        await tested._listening.stop()
+        await tested._look.stop()
+        await store.close()

@@ -154,6 +154,9 @@ class Publisher:
             StoreUnavailable: Redis or the broker does not answer.
         """
         moved = 0
+        # What was never published, or is claimed, can't be lost.
+        if not await self._store.outbox.any_published():
+            return 0
         for priority in Priority:
             # The clock before the queue: of an empty queue we know only that what was published by then is not in it.
             now = await self._store.outbox.now_ms()

@@ -11,6 +11,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -75,18 +76,27 @@ def read_announcement(
         subscribed: Whether its lifeline is there.
     """
     try:
-        about = orjson.loads(fields[b"about"])
-        wire = about.get("wire", 0) if isinstance(about, dict) else 0
-        if isinstance(wire, int) and wire > WIRE_VERSION:
-            why = f"it announces wire version {wire}, and this API reads up to {WIRE_VERSION}; update the API"
+        about = _read(fields[b"about"])
+        if isinstance(about, int):
+            why = f"it announces wire version {about}, and this API reads up to {WIRE_VERSION}; update the API"
             return UnreadableWorker(worker_id=worker_id, why=why, last_beat_age_s=age_s)
-        return _worker(worker_id, Announcement.model_validate(about), fields, age_s, subscribed)
+        return _worker(worker_id, about, fields, age_s, subscribed)
     except ValidationError as error:
         why = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()[:3])
     except (ValueError, OverflowError, OSError) as error:
         # Text that is no JSON, a number that is none, a date beyond all dates.
         why = f"{type(error).__name__}: {error}"
     return UnreadableWorker(worker_id=worker_id, why=why[:LONGEST_WHY], last_beat_age_s=age_s)
+
+
+@lru_cache(maxsize=256)
+def _read(text: bytes) -> Announcement | int:
+    """Reads an announcement, or only its wire version where that is too high. It is read with each batch and round."""
+    about = orjson.loads(text)
+    wire = about.get("wire", 0) if isinstance(about, dict) else 0
+    if isinstance(wire, int) and wire > WIRE_VERSION:
+        return wire
+    return Announcement.model_validate(about)
 
 
 def _worker(

@@ -1,7 +1,8 @@
 """Liveness: the reconciler's looks at all workers, and what follows when one is dead.
 
-Four times a second each API process looks (`look.lua`), on a connection of its own that repeats nothing and is shared
-with nothing, so that a look says when it was made. In each look:
+Each API process looks (`look.lua`) on a connection of its own that repeats nothing and is shared with nothing, so that
+a look says when it was made: once a second where the look before has seen nothing amiss, else four times. The report of
+an end brings the next look at once (`Workers.report_end`). In each look:
 
 1. **Verdicts.** What the look saw goes to `verdicts.py`, which says by the looks so far who is dead.
 2. **Gaps.** If the look failed or took long, or was made on a new connection, or Redis was started again, that time
@@ -33,12 +34,14 @@ from rolloutpool_common.store.reconciliation import LEASE_MS, Reconciliation, Re
 from rolloutpool_common.store.verdicts import STALLED_SECONDS, DeathVerdict, Sighting, Verdicts
 from rolloutpool_common.store.workers import Workers
 
-__all__ = ["LOOK_SECONDS", "RESTARTED_SECONDS", "Liveness"]
+__all__ = ["LOOK_SECONDS", "RESTARTED_SECONDS", "REST_SECONDS", "Liveness"]
 
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""Between two looks."""
+"""Between two looks where there is suspicion."""
+REST_SECONDS = 1.0
+"""Between two looks where there is none. A death that nobody reports is noticed by so much later at most."""
 RESTARTED_SECONDS = 10.0
 """Without verdicts after a start of Redis: every worker connects again, and each at its own time."""
 
@@ -68,6 +71,8 @@ class Liveness:
         self._on_removed = on_removed
         self._deaths: Deaths = {}
         """Those whose removal is not complete."""
+        self.pause_s = LOOK_SECONDS
+        """Seconds until the next look, as the last one has found things."""
 
     async def look(self) -> bool:
         """Looks once; if this process leads, it begins the removal of each worker that is dead.
@@ -79,6 +84,7 @@ class Liveness:
             StoreError: Redis does not answer. This time counts for nothing; the next call looks again.
         """
         asked = time.monotonic()
+        put_off_s, self.pause_s = self.pause_s - LOOK_SECONDS, LOOK_SECONDS
         try:
             answer = named(await self._lone.script("look", self._reconciliation.process_id, LEASE_MS))
         except BaseException:
@@ -93,7 +99,9 @@ class Liveness:
             if self._epoch:
                 self._verdicts.interrupt(RESTARTED_SECONDS)
             self._epoch = answer["epoch"]
-        verdicts = self._verdicts.judge(_sightings(answer), took_s=time.monotonic() - asked)
+        verdicts = self._verdicts.judge(_sightings(answer), took_s=time.monotonic() - asked, put_off_s=put_off_s)
+        if not any(answer[sign] for sign in ("absent", "doubtful", "condemned", "obituaries")):
+            self.pause_s = REST_SECONDS
         if not answer["leader"]:
             return False
         condemned = await self._condemn(answer, verdicts)

@@ -83,6 +83,14 @@ class Outbox:
         ]
         return Reserved(priority, tickets, bool(answer["more_waiting"]), answer["open"])
 
+    async def any_published(self) -> bool:
+        """Tells whether any ticket is published and not claimed, or was routed to the queue of an offer."""
+        counts = await asyncio.gather(
+            *(self._connection.command("ZCARD", keys.published(priority)) for priority in Priority),
+            self._connection.command("SCARD", keys.ROUTES),
+        )
+        return any(counts)
+
     async def lost(self, priority: Priority, before_ms: float, limit: int = 1000, *, offer: str = "") -> int:
         """Puts tickets of one queue back into their outbox that were published before `before_ms` and never claimed.
 

@@ -17,7 +17,8 @@ What happens when a worker dies:
 5. After two deaths more in which it ran alone (`MAX_CRASHES`) the rollout fails as poison (`poison.py`), and its uid is
    put on the dead-letter list.
 
-About once a second, and beside the looks at workers, it finishes cancellations whose process has died, queues delayed
+About once a second, and beside the looks at workers, it asks which of its lists have something due (`lead.lua`), and
+does only that: it finishes cancellations whose process has died, queues delayed
 rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed, ends what nobody reads or
 polls (`leases.py`), cancels batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
 Every five seconds it also counts whether each open rollout is somewhere (`strays.py`).
@@ -54,7 +55,7 @@ __all__ = ["LEASE_MS", "MAX_CRASHES", "Reconciliation", "ReconciliationReport", 
 _log = logging.getLogger(__name__)
 
 LEASE_MS = 3000
-"""How long the leader's lock lasts without renewal. It is renewed four times a second."""
+"""How long the leader's lock lasts without renewal. It is renewed once a second at least."""
 REQUEUED_AT_ONCE = 64
 """Scripts on their way at the same time; more would hold up the other calls of this process."""
 OWN_END_MS = 10_000
@@ -129,17 +130,34 @@ class Reconciliation:
             serving: Whether callers could reach the API since the last round. Where they could not, no lease goes on.
         """
         unbroken, self._unbroken = self._unbroken, False
-        if not await self._connection.script("lead", self.process_id, LEASE_MS):
+        # Together they are one round trip. Each connection has run the second script already, unless Redis took no
+        # writes at that moment.
+        lead, redis = await asyncio.gather(
+            self._connection.script("lead", self.process_id, LEASE_MS),
+            self._connection.script("epoch", SCHEMA_VERSION),
+        )
+        lead = named(lead)
+        if not lead["leader"]:
             return ReconciliationReport(leader=False)
-        # Each connection has run this script already, unless Redis took no writes at that moment.
-        redis = named(await self._connection.script("epoch", SCHEMA_VERSION))
-        check_version(redis["schema"])
-        interrupted = await self._batches.interrupted_cancellations()
-        cancelled = sum([await self._batches.cancel(batch_id) for batch_id in interrupted])
-        cancelled += await self._batches.cancel_late() + await self._batches.end_precancelled()
-        resumed, expired = await self._resume(), await self._expire()
+        check_version(named(redis)["schema"])
+        chores = set(lead["chores"])
+        cancelled = resumed = expired = deleted = ungraded = 0
+        if b"cancelling" in chores:
+            for batch_id in await self._batches.interrupted_cancellations():
+                cancelled += await self._batches.cancel(batch_id)
+        if b"late" in chores:
+            cancelled += await self._batches.cancel_late()
+        if b"precancelled" in chores:
+            cancelled += await self._batches.end_precancelled()
+        if b"delayed" in chores:
+            resumed = await self._resume()
+        if b"deadlines" in chores:
+            expired = await self._expire()
         leases, pauses, forsaken = await self._end_overdue(serving=serving and unbroken)
-        deleted, ungraded = await self._delete(), await self._grading.end_late()
+        if b"ended" in chores:
+            deleted = await self._delete()
+        if b"grading" in chores:
+            ungraded = await self._grading.end_late()
         strays = len(await self.strays.look())
         self._unbroken = True
         ended = (leases, pauses, deleted, forsaken, ungraded, strays)

@@ -21,6 +21,7 @@ its share is 1 GB, so it is let in. From now on the first one is refused, and it
 
 import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -124,6 +125,8 @@ class Usage:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._redis = connection.redis
+        self._written: tuple[dict[str, int], float] = ({}, -math.inf)
+        """What `set_room` wrote last, and when."""
         self._narrow = False
         """Whether the last look found too little room; told once in the log."""
 
@@ -183,12 +186,17 @@ class Usage:
         fields: dict[str, int] = {"slots": slots}
         if room is not None:
             fields |= {"all": room.all, "largest": room.largest, **{f"held:{owner}": 1 for owner in room.held}}
+        # The same is written again before it expires, and at once by another leader, who has written nothing yet.
+        before, at = self._written
+        if fields == before and time.monotonic() < at + ROOM_SECONDS / 4:
+            return
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)
             pipe.delete(keys.ROOM)
             pipe.hset(keys.ROOM, mapping=fields)
             pipe.expire(keys.ROOM, ROOM_SECONDS)
             await pipe.execute()
+        self._written = fields, time.monotonic()
 
 
 def usage_of(fields: Mapping[bytes, bytes], still_open: int, slots: bytes | None) -> PoolUsage:

@@ -156,12 +156,15 @@ class Verdicts:
         self._interrupted = True
         self._quiet_until = max(self._quiet_until, self._clock() + quiet_s)
 
-    def judge(self, workers: Mapping[str, Sighting], *, took_s: float = 0.0) -> list[DeathVerdict]:
+    def judge(
+        self, workers: Mapping[str, Sighting], *, took_s: float = 0.0, put_off_s: float = 0.0
+    ) -> list[DeathVerdict]:
         """Takes one look at all workers into account.
 
         Args:
             workers: By id, all that are listed now.
             took_s: Seconds that Redis took to answer.
+            put_off_s: Seconds by which this look was put off, because the one before had seen nothing amiss.
 
         Returns:
             Those that are to be declared dead. Each look names them again until they are no longer listed.
@@ -171,7 +174,7 @@ class Verdicts:
             self.interrupt()
         if self._interrupted:
             self._leave_out(now - self._last_look)
-        elif now - self._last_look > GAP_SECONDS:
+        elif now - self._last_look > GAP_SECONDS + put_off_s:
             # Nothing but this process was late, so it owes everybody that time, also of a silence that began before.
             self._quiet_until += now - self._last_look - LATE_SECONDS
             self._leave_out(now - self._last_look - LATE_SECONDS)

@@ -191,7 +191,11 @@ class Workers:
             end: How it ended.
         """
         with store_errors():
-            await self._redis.hset(keys.OBITUARIES, worker_id, str(end))
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hset(keys.OBITUARIES, worker_id, str(end))
+            # Wakes the reconciler, as the end of a rollout wakes who waits for it.
+            pipe.xadd(keys.FINISHED, {"batch": keys.ENDS}, maxlen=10_000)
+            await pipe.execute()
 
     async def beat(self, *told: Any, **more: Any) -> BeatAnswer:
         """Tells Redis that the worker lives; the arguments are those of `beat_arguments`.

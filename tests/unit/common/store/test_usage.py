@@ -1,5 +1,6 @@
 """What owners hold is counted as long as they hold it, and who is let in where room is short."""
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.support.journals import turn_record
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.security.api_keys import KeyQuota
 from rolloutpool_common.store import NewBatch, NoRoom, OverQuota, RefusalCause, Store, SubmitLimits, TooManyOpen
-from rolloutpool_common.store.usage import OwnerUsage, PoolUsage, Room, room_of
+from rolloutpool_common.store.usage import ROOM_SECONDS, OwnerUsage, PoolUsage, Room, room_of
 
 NEW = 64 * 1024
 """Reserved for each rollout of a new run."""
@@ -290,3 +291,20 @@ async def test_only_so_many_are_published_and_those_who_hold_most_wait(store: St
     rest = await publish()
     assert sorted({*published, *rest}) == sorted([*published, *rest])
     assert {*published, *rest} <= {*uids_of(flood), *uids_of(other)}
+
+
+async def test_what_stands_there_is_not_written_again_each_second(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, clock = store.usage._redis, time.monotonic
+
+    async def rewritten(slots: int) -> bool:
+        await redis.delete("rp:room")
+        await store.usage.set_room(slots, None)
+        return bool(await redis.hget("rp:room", "slots") == str(slots).encode())
+
+    await store.usage.set_room(8, None)
+    assert not await rewritten(8)
+    assert await rewritten(9)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + ROOM_SECONDS / 2)
+    assert await rewritten(9)

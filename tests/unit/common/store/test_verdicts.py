@@ -258,6 +258,17 @@ def test_a_lifeline_that_breaks_in_a_gap_has_its_whole_time() -> None:
     assert watch.died() == {}
 
 
+def test_a_look_that_was_put_off_is_not_late() -> None:
+    watch = settled()
+    for now in (4.5, 6.0, 7.5):
+        watch.now = 1000 + now
+        # Looks a second and a half apart, half a second late where there is nothing amiss.
+        seen = pool(now, d=living(2, subscribed=True))
+        assert not watch.verdicts.judge(seen, put_off_s=0.75)
+    # Nothing of that time was left out: the beat is as old as it is.
+    assert watch.verdicts._watched["d"].since == 1004.5
+
+
 def test_a_look_that_failed_is_a_gap() -> None:
     watch = settled()
     watch.run(1.25, lambda now: pool(now, "abc", d=gone(3)))
