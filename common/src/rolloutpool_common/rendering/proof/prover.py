@@ -47,8 +47,10 @@ from rolloutpool_common.rendering.proof.values import (
 from rolloutpool_common.rendering.sentinel import SENTINEL
 from rolloutpool_common.rendering.transformers_compat import template_keys
 
-SECONDS = 0.12
-"""CPU time that a proof may take. It looks at the clock now and then, so it may take a fifth more."""
+SECONDS = 2.0
+"""CPU time after which a proof is given up. It is there for templates whose steps are dear: `STEPS` is what bounds the
+others, because a clock that is asked decides otherwise where Python collects garbage meanwhile, and then one process
+proves what another does not."""
 _WORDS = frozenset({Source.NEW, Source.TURN})
 _HISTORY = frozenset({Source.EARLIER, Source.POSITION})
 _SYSTEMS = frozenset({"system", "developer"})
