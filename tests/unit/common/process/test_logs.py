@@ -1,6 +1,7 @@
 """Log lines are one JSON object each, whatever an id holds, ours and the libraries' alike."""
 
 import asyncio
+import contextvars
 import json
 import logging
 import sys
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from rolloutpool_common.process.logs import LogFormat, bind_log, configure_logs, log_event
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.process.logs import LogFormat, _JsonFormatter, bind_log, configure_logs, log_event
 
 
 @pytest.fixture
@@ -128,3 +130,35 @@ def test_an_error_that_ends_a_thread_is_a_line(capsys: pytest.CaptureFixture[str
     found = json.loads(line)
     assert (found["level"], found["event"]) == ("critical", "uncaught error")
     assert "KeyError" in found["exception"]
+
+
+@pytest.mark.usefixtures("configured")
+def test_an_event_of_ours_is_written_as_structlog_would(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("debug", "json")
+    formatter = logging.getLogger().handlers[0].formatter
+    assert isinstance(formatter, _JsonFormatter)
+    records: list[logging.LogRecord] = []
+    log = logging.getLogger("ours")
+
+    def noted(record: logging.LogRecord) -> bool:
+        records.append(record)
+        return True
+
+    def rollout() -> None:
+        bind_log(rollout_uid="b-1", turn=2)
+        status = RolloutStatus.COMPLETED
+        log_event(log, logging.INFO, "rollout ended", status=status, n=1.5, failure=None, text="é\n\x1b")
+        log_event(log, logging.WARNING, "odd", value=object, level_of="x")
+        log.info("plain %s", "text")
+
+    log.addFilter(noted)
+    try:
+        contextvars.copy_context().run(rollout)
+    finally:
+        log.removeFilter(noted)
+    capsys.readouterr()
+    for record in records:
+        ours, theirs = (json.loads(one.format(record)) for one in (formatter, formatter._others))
+        assert {**ours, "timestamp": ""} == {**theirs, "timestamp": ""}
+        assert len(ours["timestamp"]) in (len(theirs["timestamp"]), len(theirs["timestamp"]) - 7)
+    assert len(records) == 3

@@ -1,6 +1,5 @@
 """What a result reports about a conversation besides its tokens: turns, drift, times, warnings."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +69,7 @@ class Measures:
     """What followed a turn, by where it stands among `turns`."""
     last: dict[int, int] = field(default_factory=dict)
     """By branch: where its last turn stands among `turns`."""
-    drift: Counter[str] = field(default_factory=Counter)
+    drift: dict[str, int] = field(default_factory=dict)
     """Turns per label, those without drift left out."""
     trace: list[dict[str, Any]] = field(default_factory=list)
     tool_calls: int = 0
@@ -105,7 +104,7 @@ class Measures:
         context = summary.prompt_tokens + summary.sampled_tokens
         self.max_context = max(self.max_context, context)
         if summary.drift not in NO_DRIFT:
-            self.drift[summary.drift] += 1
+            self.drift[summary.drift] = self.drift.get(summary.drift, 0) + 1
         # Most turns have one entry, of what was sampled.
         if len(record.entries) > 1:
             self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)

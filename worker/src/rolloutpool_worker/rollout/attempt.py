@@ -308,7 +308,7 @@ class Attempt:
     async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
         talk = self._conversation
         # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
-        size = 0 if talk is None else talk.ids * (1 + talk.measures.drift.total()) // 4
+        size = 0 if talk is None else talk.ids * (1 + sum(talk.measures.drift.values())) // 4
         return await off_loop(size, make, outcome)
 
     def _admitted(self, outcome: AgentEnd) -> RolloutResult:

@@ -165,7 +165,7 @@ class RunGate:
         self._journal: Journal | None = None
         self._sampled_by: set[str | None] = set()
         """The versions in the entries of the ledgers that were read."""
-        self._entries_read: Counter[int] = Counter()
+        self._entries_read: dict[int, int] = {}
         """By branch."""
         self._began_at: int | None = None
         self._unreadable = False
@@ -267,8 +267,9 @@ class RunGate:
         if self._talk is None:
             return
         for branch in self._talk.branches:
-            new = branch.tokens.ledger.entries_since(self._entries_read[branch.number])
-            self._entries_read[branch.number] += len(new)
+            read = self._entries_read.get(branch.number, 0)
+            new = branch.tokens.ledger.entries_since(read)
+            self._entries_read[branch.number] = read + len(new)
             self._sampled_by.update(entry.policy_version for entry in new if isinstance(entry, SampledEntry))
 
     async def _compare(self, facts: RunFacts, end: StaleEnd, weights: str | None = None) -> None:
