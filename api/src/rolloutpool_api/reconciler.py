@@ -212,7 +212,8 @@ class Reconciler:
         own_loop = asyncio.get_running_loop()
         try:
             self._api_loop.call_soon_threadsafe(own_loop.call_soon_threadsafe, ran.set)
-            await asyncio.wait_for(ran.wait(), SERVING_SECONDS)
+            async with asyncio.timeout(SERVING_SECONDS):
+                await ran.wait()
         except (TimeoutError, RuntimeError):
             return False
         return True

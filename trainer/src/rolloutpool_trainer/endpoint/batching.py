@@ -92,7 +92,9 @@ class BatchedPolicy:
         while len(self._waiting) < self._most and (left := self._waiting[0].deadline - loop.time()) > 0:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), left)
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes with the next turn.
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
             except TimeoutError:
                 return
 

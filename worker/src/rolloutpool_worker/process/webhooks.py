@@ -103,8 +103,10 @@ class WebhookSender:
                 except Exception:
                     # If this loop ended, nothing would notice that this worker pushes no more.
                     _log.exception("delivery: unexpected error")
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes with the end of a push.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), LOOK_EVERY)
+                    async with asyncio.timeout(LOOK_EVERY):
+                        await self._wake.wait()
                 await asyncio.sleep(LOOK_PAUSE)
                 await self._pending.wait()
 
