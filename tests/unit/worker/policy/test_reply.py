@@ -119,7 +119,9 @@ def test_the_quick_way_reads_what_the_models_read_and_leaves_the_rest_to_them(
     for (*way, last), value in changes:
         at: Any = reply
         for step in way:
-            at = at[step] if (isinstance(at, dict) and step in at) or (isinstance(at, list) and len(at) > 0) else None
+            # An earlier change may have put something else there.
+            here = step in at if isinstance(at, dict) else isinstance(at, list) and step == 0 and bool(at)
+            at = at[step] if here else None
         if isinstance(at, dict) and value is ...:
             at.pop(last, None)
         elif isinstance(at, dict) or (isinstance(at, list) and at and isinstance(last, int)):
