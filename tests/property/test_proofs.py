@@ -7,20 +7,12 @@ from random import Random
 import pytest
 from tests.property.made_templates import made
 from tests.property.proofs import FalseProof, Subject, Tally, compare, examine, proof_of, shapes, subjects
+from tests.support.turn_shapes import QUESTION
 
-from rolloutpool_common.rendering.proof import NewMessage, Source, TurnShape
+from rolloutpool_common.rendering.proof import Source
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 SUBJECTS = subjects()
-SHAPE = TurnShape(
-    says=True,
-    calls=0,
-    as_text=False,
-    beside=(),
-    new=(NewMessage("user", ("content", "role")),),
-    system=False,
-    tools=False,
-)
 HEADER = re.compile(r"\{%-?\s*for (\w+) in (?:loop_)?messages\s*-?%\}")
 
 BEHIND = (
@@ -61,7 +53,7 @@ def proved() -> list[Subject]:
     """Templates at hand of which all is proved."""
     found = []
     for subject in SUBJECTS:
-        proof = proof_of(subject, SHAPE, "{}")
+        proof = proof_of(subject, QUESTION, "{}")
         if proof.parts is not None and proof.independent and Source.TURN not in proof.reads:
             found.append(subject)
     return found
@@ -96,7 +88,7 @@ MUTANTS = mutants()
 @pytest.mark.parametrize(("name", "subject", "reads"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
 def test_one_more_dependence_is_always_found(name: str, subject: Subject, reads: frozenset[Source]) -> None:
     assert template_environment(subject.source) is not None
-    proof = proof_of(subject, SHAPE, "{}")
+    proof = proof_of(subject, QUESTION, "{}")
 
     assert proof.parts is None
     assert proof.reads & reads
@@ -132,10 +124,10 @@ def test_random_templates_render_as_proved(part: int) -> None:
 def test_a_false_proof_is_noticed() -> None:
     honest = Subject("honest", "{% for m in messages %}{{ m.content }};{% endfor %}", {})
     liar = Subject("liar", "{% for m in messages %}{{ m.content }};{{ messages | length }}{% endfor %}", {})
-    proof = proof_of(honest, SHAPE, "{}")
+    proof = proof_of(honest, QUESTION, "{}")
     assert proof.parts is not None
 
     with pytest.raises(FalseProof, match="P2"):
-        compare(liar, SHAPE, replace(proof, independent=False), {}, Random(1), Tally())
+        compare(liar, QUESTION, replace(proof, independent=False), {}, Random(1), Tally())
     with pytest.raises(FalseProof, match="P1"):
-        compare(liar, SHAPE, replace(proof, parts=None), {}, Random(1), Tally())
+        compare(liar, QUESTION, replace(proof, parts=None), {}, Random(1), Tally())

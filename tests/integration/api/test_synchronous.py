@@ -7,13 +7,13 @@ import pytest
 from tests.support.api_requests import v1_request
 from tests.support.durable_redis import durable_redis
 from tests.support.inside_api import client_of, running_api
+from tests.support.results import LONG_SAMPLE
 from tests.support.scripted_worker import OWNER, ScriptedWorker, run_v1
 from tests.support.secrets import SECRETS
 from tests.support.waiting import until
 
 from rolloutpool_api import synchronous
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.result import Sample, SampleSegment
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.v1_answers import V1End
@@ -60,23 +60,15 @@ async def test_a_new_rollout_is_looked_at_when_it_has_ended_and_not_before(
 async def test_the_answer_that_the_worker_has_cut_is_passed_on_unread(
     client: httpx.AsyncClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = list(range(2000))
-    sample = Sample(
-        prompt_ids=ids,
-        response_ids=ids,
-        response_mask=[1] * len(ids),
-        response_logprobs=[-0.5] * len(ids),
-        segments=[SampleSegment(kind="sampled", start=0, n=len(ids), turn=1)],
-    )
     short = await run_v1(client, worker, v1_request(rollout_id="short"))
     with monkeypatch.context() as patched:
         patched.setattr(synchronous, "to_v1", None)
-        long = await run_v1(client, worker, v1_request(rollout_id="long"), samples=[sample])
+        long = await run_v1(client, worker, v1_request(rollout_id="long"), samples=[LONG_SAMPLE])
     assert long.text == short.text.replace('"short"', '"long"')
     assert long.headers.items() - short.headers.items() <= {("content-length", str(len(long.content)))}
     # The whole result is read as before.
     view = (await client.get("/v1/rollouts/long")).json()["result"]
-    assert view["samples"][0]["response_ids"] == ids
+    assert view["samples"][0]["response_ids"] == LONG_SAMPLE.response_ids
 
 
 async def test_another_body_under_the_same_id_is_a_conflict(

@@ -18,9 +18,9 @@ What happens when a worker dies:
    put on the dead-letter list.
 
 About once a second, and beside the looks at workers, it asks which of its lists have something due (`lead.lua`), and
-does only that: it finishes cancellations whose process has died, queues delayed
-rollouts that are due, ends rollouts whose deadline or whose grader's deadline has passed, ends what nobody reads or
-polls (`leases.py`), cancels batches of runs that stay paused (`runs.py`), and deletes batches whose retention is over.
+does only that: it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
+whose deadline or whose grader's deadline has passed, ends what nobody reads or polls (`leases.py`), cancels batches of
+runs that stay paused (`runs.py`), and deletes batches whose retention is over.
 Every five seconds it also counts whether each open rollout is somewhere (`strays.py`).
 """
 

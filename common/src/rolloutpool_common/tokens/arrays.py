@@ -76,7 +76,7 @@ def float_array(values: Sequence[float]) -> "array[float]":
 
 def pack(values: Numbers) -> str:
     """Base64 of the little-endian values."""
-    return pack_bytes(values.tobytes() if _IS_LITTLE else _little(values).tobytes())
+    return pack_bytes(_little(values).tobytes())
 
 
 def pack_bytes(data: bytes) -> str:

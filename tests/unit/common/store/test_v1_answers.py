@@ -7,22 +7,15 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.results import LONG_SAMPLE, completed
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment, Spans, encode_result
+from rolloutpool_common.protocol.result import Alignment, RolloutResult, Spans, encode_result
 from rolloutpool_common.protocol.v1.response import FINISH, V1Result, to_v1
 from rolloutpool_common.store.records import compress, expand, finish_fields, read_end
 from rolloutpool_common.store.rows import row_of
 from rolloutpool_common.store.v1_answers import V1Cut
 
-IDS = list(range(2000))
-SAMPLE = Sample(
-    prompt_ids=IDS,
-    response_ids=IDS,
-    response_mask=[1] * len(IDS),
-    response_logprobs=[-0.5] * len(IDS),
-    segments=[SampleSegment(kind="sampled", start=0, n=len(IDS), turn=1)],
-)
 TRAPS = [
     *(
         ',"messages":[',
@@ -65,14 +58,8 @@ MESSAGES = st.fixed_dictionaries(
 
 def result(**changes: Any) -> RolloutResult:
     fields: dict[str, Any] = {
-        "uid": "b-0",
-        "rollout_id": "r",
-        "batch_id": "b",
-        "index": 0,
-        "status": RolloutStatus.COMPLETED,
-        "finish_reason": FinishReason.STOP,
         "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
-        "samples": [SAMPLE],
+        "samples": [LONG_SAMPLE],
         "alignment": Alignment.EXACT,
         "num_llm_calls": 2,
         "num_tool_calls": 3,
@@ -80,7 +67,7 @@ def result(**changes: Any) -> RolloutResult:
         "response_tokens": 7,
         "spans": Spans(total_ms=10.5, llm_ms=5.25, tools_ms=2.0),
     }
-    return RolloutResult.model_validate({**fields, **changes})
+    return completed(**{**fields, **changes})
 
 
 async def stored(made: RolloutResult) -> bytes:

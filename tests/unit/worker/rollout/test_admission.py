@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.results import completed
 
 from rolloutpool_common.errors import ResultQuarantined
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.rollout.admission import check_result
@@ -27,17 +27,7 @@ def ledger() -> TokenLedger:
 
 
 def result_of(ledger: TokenLedger, **changes: Any) -> RolloutResult:
-    fields: dict[str, Any] = {
-        "uid": "b-0",
-        "rollout_id": "r",
-        "batch_id": "b",
-        "index": 0,
-        "status": RolloutStatus.COMPLETED,
-        "finish_reason": FinishReason.STOP,
-        "samples": ledger.samples(),
-        "response_tokens": 4,
-    }
-    return RolloutResult(**{**fields, **changes})
+    return completed(**{"samples": ledger.samples(), "response_tokens": 4, **changes})
 
 
 def check(result: RolloutResult, ledger: TokenLedger, *, allow_untrained: bool = False) -> None:

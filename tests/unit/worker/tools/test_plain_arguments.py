@@ -21,7 +21,7 @@ PROPERTIES = st.dictionaries(
 SCHEMAS = st.fixed_dictionaries(
     {"type": st.sampled_from(["object", "object", "array"]), "properties": PROPERTIES},
     optional={
-        "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
+        "required": st.one_of(st.lists(st.sampled_from("abcd"), max_size=2, unique=True), st.just([{}])),
         "additionalProperties": st.sampled_from([True, False, {"type": "string"}]),
         "title": st.just("t"),
         "minProperties": st.just(2),

@@ -253,6 +253,7 @@ class CallbackChannel:
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
         uid = branch_name(self._uid, call.branch) if call.branch else self._uid
+        # The key is written as `TurnKey` writes it: to make one for each turn costs calls for nothing.
         headers = {
             **self._constant_headers,
             HEADER_IDEMPOTENCY: f"{uid}/{call.turn}" if call.mask == 1 else str(TurnKey(uid, call.turn, call.mask)),

@@ -213,8 +213,8 @@ class ToolRunner:
         try:
             text = await self._host.watch.watched(tool.name, pending, self._warnings, waits=limit.set)
         except asyncio.CancelledError:
-            # Asked of the limit, because the rollout may be cancelled, or the tool may do it to itself.
-            if not limit.ended():
+            # The rollout may be cancelled as well, or the tool may do it to itself.
+            if not limit.take_back():
                 raise
             late = PluginError("TimeoutError", f"no answer within {limits.seconds:g} s", "")
             return ToolAnswer(timed_out(limits.seconds), error=late.type, raised=late)
@@ -233,10 +233,8 @@ class ToolRunner:
             )
         if isinstance(arguments, str):
             try:
-                if size > PARSED_ON_LOOP:
-                    arguments = await parse_arguments(arguments)
-                else:
-                    arguments = json.loads(arguments)
+                # The usual text at once, without a coroutine of its own.
+                arguments = await parse_arguments(arguments) if size > PARSED_ON_LOOP else json.loads(arguments)
             except (ValueError, RecursionError) as error:
                 return None, f"Error: Invalid JSON arguments: {shorten_fault(str(error))}"
         if tool is None:
@@ -263,12 +261,12 @@ class _TimeLimit:
         self._task = asyncio.current_task()
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
 
-    def ended(self) -> bool:
-        """Whether this limit has cancelled the task, and nothing else has."""
+    def take_back(self) -> bool:
+        """Takes back that it has cancelled the task; False where it has not, or something else has too."""
         return self._is_over and self._task is not None and self._task.uncancel() == 0
 
     def close(self) -> None:
-        """Takes it back."""
+        """Ends it, so that it cancels nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -40,6 +40,7 @@ class PlainArguments(NamedTuple):
             or not schema.keys() <= _OF_OBJECT
             or not isinstance(properties, Mapping)
             or not isinstance(required, list)
+            or not all(isinstance(name, str) for name in required)
             or not isinstance(others, bool)
         ):
             return None

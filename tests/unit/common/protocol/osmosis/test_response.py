@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.results import completed
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentReport
@@ -15,20 +16,14 @@ from rolloutpool_common.protocol.osmosis.response import (
     running_result,
     to_osmosis,
 )
-from rolloutpool_common.protocol.result import Alignment, RolloutResult, Spans
+from rolloutpool_common.protocol.result import Alignment, Spans
 
 
 def answered(**fields: Any) -> OsmosisResult:
     """The answer for a result, by way of its JSON, as it is stored."""
-    result = RolloutResult(
+    result = completed(
         **{
-            "uid": "b-0",
-            "rollout_id": "r",
-            "batch_id": "b",
-            "index": 0,
             "labels": {"label": "38", "grade": "false"},
-            "status": RolloutStatus.COMPLETED,
-            "finish_reason": FinishReason.STOP,
             "messages": [Message(role="user", content="q"), Message(role="assistant", content="a", name="x")],
             "alignment": Alignment.UNVERIFIED,
             "num_llm_calls": 2,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.results import completed
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.messages import Message
@@ -13,14 +14,8 @@ SAID = [Message(role="user", content="q"), Message(role="assistant", content="a"
 
 
 def result(**fields: Any) -> RolloutResult:
-    return RolloutResult(
+    return completed(
         **{
-            "uid": "b-0",
-            "rollout_id": "r",
-            "batch_id": "b",
-            "index": 0,
-            "status": RolloutStatus.COMPLETED,
-            "finish_reason": FinishReason.STOP,
             "messages": SAID,
             "num_llm_calls": 2,
             "num_tool_calls": 3,

@@ -4,19 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.support.turn_shapes import QUESTION
 
 from rolloutpool_common.rendering.proof import JsonWord, NewMessage, Proof, Source, TurnShape, Word, prove
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
-USER = TurnShape(
-    says=True,
-    calls=0,
-    as_text=False,
-    beside=(),
-    new=(NewMessage("user", ("content", "role")),),
-    system=False,
-    tools=False,
-)
 TOOL = TurnShape(
     says=False,
     calls=1,
@@ -30,7 +22,7 @@ CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% 
 END = "{% if add_generation_prompt %}<a>{% endif %}"
 
 
-def proof_of(source: str, shape: TurnShape = USER, **kwargs: object) -> Proof:
+def proof_of(source: str, shape: TurnShape = QUESTION, **kwargs: object) -> Proof:
     """The proof of a template that writes an end of sequence, `</s>`."""
     environment = template_environment(source)
     assert environment is not None
@@ -223,7 +215,7 @@ def test_where_calls_are_not_printed_the_content_has_the_sentinel_and_may_be_emp
 
 def test_thoughts_beside_the_turn_are_its_own_words() -> None:
     thinks = TurnShape(
-        says=True, calls=0, as_text=False, beside=("reasoning",), new=USER.new, system=False, tools=False
+        says=True, calls=0, as_text=False, beside=("reasoning",), new=QUESTION.new, system=False, tools=False
     )
     behind = proof_of(said("{{ m.thinking }}"), thinks)
 
@@ -233,7 +225,7 @@ def test_thoughts_beside_the_turn_are_its_own_words() -> None:
 
 
 def test_a_leading_system_message_is_no_earlier_message() -> None:
-    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=True, tools=False)
+    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=QUESTION.new, system=True, tools=False)
     proof = proof_of(said("{{ messages[0].content }}"), system)
 
     assert proof.parts is None
@@ -244,7 +236,7 @@ def test_a_leading_system_message_is_no_earlier_message() -> None:
 
 
 def test_the_message_behind_a_leading_system_message_is_an_earlier_one() -> None:
-    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=True, tools=False)
+    system = TurnShape(says=True, calls=0, as_text=False, beside=(), new=QUESTION.new, system=True, tools=False)
     assert not proof_of(said("{{ 'S' if messages[1:][0].role == 'system' }}"), system).independent
 
 
@@ -254,7 +246,7 @@ def test_two_words_may_be_equal_or_not() -> None:
 
 
 def test_tools_are_unknown_where_they_are_shown() -> None:
-    tools = TurnShape(says=True, calls=0, as_text=False, beside=(), new=USER.new, system=False, tools=True)
+    tools = TurnShape(says=True, calls=0, as_text=False, beside=(), new=QUESTION.new, system=False, tools=True)
     source = said("{{ tools | length if tools }}")
 
     assert proof_of(source).parts is not None
@@ -339,7 +331,7 @@ def test_a_template_that_jinja_cannot_parse_is_not_proved() -> None:
     environment = template_environment("")
     assert environment is not None
 
-    proof = prove(environment, "{% if %}", USER, kwargs={}, names={})
+    proof = prove(environment, "{% if %}", QUESTION, kwargs={}, names={})
 
     assert proof.parts is None
     assert proof.reasons[0].construct.startswith("not understood: TemplateSyntaxError")

@@ -4,7 +4,8 @@ None may be proved. `is false` on a joined value was once taken as decided; seve
 """
 
 import pytest
-from tests.unit.common.rendering.proof.test_prover import CALLS, END, TOOL, USER, proof_of
+from tests.support.turn_shapes import QUESTION
+from tests.unit.common.rendering.proof.test_prover import CALLS, END, TOOL, proof_of
 
 from rolloutpool_common.rendering.proof import Source, Word
 
@@ -189,4 +190,4 @@ def test_what_is_written_before_the_turn_matters_nothing() -> None:
     source = "{% for m in messages %}{{ loop.index }}{{ m.content }};{% endfor %}".replace(
         "{{ loop.index }}", "{% if m.role == 'assistant' %}{{ loop.index }}{{ messages[0].content }}{% endif %}"
     )
-    assert proof_of(source, USER).parts is not None
+    assert proof_of(source, QUESTION).parts is not None
