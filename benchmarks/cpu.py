@@ -14,6 +14,7 @@ POOL_ROLES = ("api", "worker", "redis")
 """The sum of these is the pool's own cost."""
 _ROLES = {
     "rolloutpool_api": "api",
+    "rolloutpool_api.capabilities.harness": "door",
     "rolloutpool_worker": "worker",
     "redis": "redis",
     "benchmarks.stub_trainer": "stub",

@@ -7,14 +7,13 @@ random, so that they compress no better than a model's.
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.rendering import TINY
 from rolloutpool_common.security.api_keys import GUEST
@@ -44,7 +43,7 @@ def sample_of(response: int, seed: int = 0) -> Sample:
     )
 
 
-async def accept(store: Store, count: int, *, delivery: Delivery | None = None) -> str:
+async def accept(store: Store, count: int, *, asks: Mapping[str, object] | None = None) -> str:
     """Accepts a batch without publishing it, and returns its id."""
     spec = {"server_url": _UNREACHABLE, "tokenizer_name": TINY, "sampling_params": {}}
     item = orjson.dumps({"messages": [{"role": "user", "content": "What is 1 + 1?"}]})
@@ -54,7 +53,7 @@ async def accept(store: Store, count: int, *, delivery: Delivery | None = None) 
             owner=GUEST,
             shared=orjson.dumps(spec),
             rollouts=[NewRollout(rollout_id=None, overrides=item)] * count,
-            delivery=delivery,
+            asks=asks or {},
         )
     )
     return submitted.batch_id

@@ -13,13 +13,15 @@ __all__ = ["local_pool"]
 
 
 @contextmanager
-def local_pool(workers: int, env: Mapping[str, str] | None = None) -> Iterator[LocalPool]:
-    """Runs a pool while the block runs; its workers have the tiny tokenizer."""
+def local_pool(
+    workers: int, env: Mapping[str, str] | None = None, *, tokenizer: str = TINY, door: bool = False
+) -> Iterator[LocalPool]:
+    """Runs a pool while the block runs; its workers have this tokenizer."""
     (ROOT / "build").mkdir(exist_ok=True)
     # Plug-ins of a benchmark are modules beside it.
     settings = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "ROLLOUTPOOL_LOG_LEVEL": "warning", **(env or {})}
     with (
         TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
-        LocalPool(workers, flower=False, state=state, tokenizers=[TINY], env=settings) as pool,
+        LocalPool(workers, flower=False, state=state, tokenizers=[tokenizer], door=door, env=settings) as pool,
     ):
         yield pool

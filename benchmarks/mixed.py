@@ -35,6 +35,7 @@ from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.keys import uid_of
+from rolloutpool_common.store.schema import SCHEMA_VERSION
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
@@ -103,8 +104,8 @@ class _Pool:
             await self.store.workers.announce(
                 f"w{n}", host="h", pid=n, slots=SLOTS, environments=has, tokenizers={}, versions={}, **about
             )
-            offer = offer_names(**about, environments=has)
-            self._begin(self._work(f"w{n}", digest_of(spell(offer)) if offer else ""))
+            offer = offer_names(**about, environments=has, reads=SCHEMA_VERSION)
+            self._begin(self._work(f"w{n}", digest_of(spell(offer))))
         self._begin(self._publish())
         self._begin(self._follow())
 

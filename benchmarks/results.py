@@ -9,7 +9,7 @@ HTTP.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
 from statistics import median
@@ -22,7 +22,7 @@ from benchmarks.local_pool import local_pool
 from benchmarks.report import Plot, Row, emit, parser
 from benchmarks.webhook import webhook
 
-from rolloutpool_common.protocol.batch import Delivery
+from rolloutpool_common.capabilities.webhooks.wire import Delivery
 from rolloutpool_common.store import SecretStore, Store
 from rolloutpool_trainer import LocalPool
 
@@ -127,10 +127,10 @@ def _store(pool: LocalPool) -> Store:
     return Store.open(pool.redis_url, secrets=SecretStore.load(pool.secrets_file))
 
 
-async def _write(pool: LocalPool, count: int, sampled: int, delivery: Delivery | None = None) -> str:
+async def _write(pool: LocalPool, count: int, sampled: int, asks: Mapping[str, object] | None = None) -> str:
     store = _store(pool)
     try:
-        batch_id = await accept(store, count, delivery=delivery)
+        batch_id = await accept(store, count, asks=asks)
         async with present(store):
             await end(store, batch_id, count, sample_of(sampled))
         return batch_id
@@ -154,7 +154,7 @@ def measure_push(pool: LocalPool, count: int, sampled: int) -> Row:
     """Measures from the answer to the first push to the last push. One worker is started, with nothing else to do."""
     with webhook() as hook:
         delivery = Delivery(callback_url=hook.url, secret="benchmark-secret")
-        asyncio.run(_write(pool, count, sampled, delivery))
+        asyncio.run(_write(pool, count, sampled, {"webhooks": delivery}))
         worker = pool.add_worker()
         before, start = Usage(), time.perf_counter()
         hook.open()

@@ -32,7 +32,7 @@ from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["main", "measure"]
+__all__ = ["main", "measure", "submit"]
 
 TURNS = 24
 FIRST, LAST = 9, 15
@@ -64,7 +64,8 @@ class _Counted:
             self._c += 1
 
 
-async def _run(services: Services, load: Load, trainer: str, tokenizer: str, serial: int) -> _Counted:
+async def submit(services: Services, load: Load, trainer: str, tokenizer: str, serial: int) -> str:
+    """Submits one of a load's rollouts; returns its uid."""
     shared = {
         "server_url": trainer,
         "tokenizer_name": tokenizer,
@@ -81,6 +82,11 @@ async def _run(services: Services, load: Load, trainer: str, tokenizer: str, ser
     await services.store.batches.submit(
         NewBatch(batch_id=batch, owner="guest", shared=orjson.dumps(shared), rollouts=[item])
     )
+    return f"{batch}-0"
+
+
+async def _run(services: Services, load: Load, trainer: str, tokenizer: str, serial: int) -> _Counted:
+    uid = await submit(services, load, trainer, tokenizer, serial)
     counted, real = _Counted(), Branch.sample
 
     def sample(branch: Branch, **options: Any) -> Awaitable[Any]:
@@ -89,7 +95,7 @@ async def _run(services: Services, load: Load, trainer: str, tokenizer: str, ser
 
     Branch.sample = sample  # type: ignore[assignment,method-assign]
     try:
-        end = await run_rollout(services, f"{batch}-0")
+        end = await run_rollout(services, uid)
     finally:
         sys.setprofile(None)
         Branch.sample = real  # type: ignore[method-assign]

@@ -5,7 +5,7 @@
 The rule is the real one: the scripts in Redis decide who is tried with whom and who is poison. Only the workers are
 simulated, on a clock of their own, so that minutes of trials take a second. Before it begins, each rollout has lost two
 workers without progress. "With company" are rollouts whose turn may be asked again. "Alone" are those whose turn must
-not be, which are tried one by one, as all suspects were before (docs/decisions/0017).
+not be, which are tried one by one, as all suspects were before (docs/decisions/0004).
 """
 
 import asyncio

@@ -110,7 +110,7 @@ class _Store:
         self.spec: RolloutSpec | None = None
         """Of the rollout that is claimed next."""
         self.result: RolloutResult | None = None
-        self.rollouts = self.model_calls = self.trainers = self.grading = self
+        self.rollouts = self.model_calls = self.trainers = self
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
         """Returns the spec, which has no secrets."""

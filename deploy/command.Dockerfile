@@ -22,7 +22,7 @@ FROM python:3.11-slim-bookworm
 ARG VENV=/opt/rolloutpool
 COPY --from=build $VENV $VENV
 ENV PATH=$VENV/bin:$PATH
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0
 # Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.version=$VERSION

@@ -27,10 +27,10 @@ COPY --from=build $VENV $VENV
 COPY --from=build --chown=10001:10001 /build/huggingface /var/cache/huggingface
 ENV PATH=$VENV/bin:$PATH
 ENV HF_HOME=/var/cache/huggingface
-# Plug-ins that are mounted here can be imported (docs/plugins.md); nothing is there otherwise.
+# Plug-ins that are mounted here can be imported (docs/tools-and-environments.md); nothing is there otherwise.
 ENV PYTHONPATH=/opt/plugins
 ENV ROLLOUTPOOL_LOG_FORMAT=json
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0
 # Which commit this is, for metrics and `docker inspect`: --build-arg COMMIT="$(git rev-parse HEAD)"
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.version=$VERSION

@@ -1,6 +1,7 @@
 """Writes the blocking client from the one for asyncio: `make generate`; `--check` only says whether it is current.
 
-1. unasync removes `async` and `await` from the modules `aio*` of the client and replaces the names below.
+1. unasync removes `async` and `await` from the modules `aio*` of the client, and from those of capabilities, and
+   replaces the names below.
 2. Each file gets a header of its own, because what its source says about event loops does not hold for threads.
 3. ruff sorts the imports, of which two have become the same, and formats the file.
 """
@@ -16,10 +17,13 @@ import unasync
 
 __all__ = ["MODULES", "generated"]
 
-CLIENT = Path(__file__).parents[1] / "trainer" / "src" / "rolloutpool_trainer" / "client"
+TRAINER = Path(__file__).parents[1] / "trainer" / "src" / "rolloutpool_trainer"
+CLIENT, CAPABILITIES = TRAINER / "client", TRAINER / "capabilities"
 
 REPLACED = {
     "AsyncBatch": "Batch",
+    "AsyncDoor": "SyncDoor",
+    "aio_door": "sync_door",
     "AsyncRolloutClient": "RolloutClient",
     "AsyncRolloutStream": "RolloutStream",
     "AsyncClient": "Client",
@@ -34,13 +38,18 @@ HEADERS = {
 
 A client may be shared by threads. What it sends is in `calls`.
 """,
+    "_door": f"A client that blocks. {GENERATED}",
     "_batch": f"A batch that blocks. {GENERATED}",
     "_stream": f"""Rollouts ahead of training. {GENERATED}
 
 That file says how a stream works. A stream belongs to one thread.
 """,
 }
-MODULES = {CLIENT / f"sync{part}.py": CLIENT / f"aio{part}.py" for part in HEADERS}
+OF_CAPABILITY = f"A part that blocks. {GENERATED}"
+MODULES = {
+    **{CLIENT / f"sync{part}.py": CLIENT / f"aio{part}.py" for part in HEADERS},
+    **{one.with_name(one.name.replace("aio", "sync", 1)): one for one in sorted(CAPABILITIES.glob("*/aio*.py"))},
+}
 """The file that is written, and its source."""
 
 
@@ -55,7 +64,8 @@ def generated(target: Path) -> str:
         text = (Path(folder) / "blocking" / target.name).read_text()
     docstring = ast.parse(text).body[0]
     body = "".join(text.splitlines(keepends=True)[docstring.end_lineno :])
-    header = HEADERS[target.stem.removeprefix("sync")].format(source=source.name)
+    form = HEADERS[target.stem.removeprefix("sync")] if target.parent == CLIENT else OF_CAPABILITY
+    header = form.format(source=source.name)
     text = f'"""{header}"""\n{body}'
     return _ruff(target, ["format", "-"], _ruff(target, ["check", "--fix", "--quiet", "-"], text))
 

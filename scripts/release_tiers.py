@@ -59,6 +59,7 @@ TRAINERS = ("verifiers", "marin", "osmosis", "nemo", "trl")
 SERVERS = ("mcp1", "mcp2", "openenv", "skyrl_gym", "gem")
 TIERS = (
     Tier("viewer", ("make", "test-viewer"), programs=("chromium --version",), packages=("axe-core",)),
+    Tier("slow", ("make", "test-slow")),
     Tier("monitoring", ("make", "test-monitoring"), programs=("build/monitoring/bin/prometheus --version",)),
     Tier("causes", ("make", "causes"), programs=("chromium --version",)),
     Tier("attacks", ("make", "attacks")),
@@ -73,6 +74,13 @@ TIERS = (
         ("make", "test-trainers"),
         [f"build/trainers/{name}" for name in TRAINERS],
         ("verifiers", "trl", "torch", "marin", "osmosis-ai", "nemo-gym"),
+    ),
+    Tier(
+        "agents",
+        ("make", "test-agents"),
+        ["build/agents/py"],
+        ("openai", "anthropic", "openai-agents", "mini-swe-agent"),
+        ("node --version",),
     ),
     Tier("engines", ("make", "test-engines"), ["build/engines"], ("torch", "transformers")),
     Tier("learn", ("make", "test-learn"), ["build/learn"], ("torch", "transformers")),

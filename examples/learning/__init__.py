@@ -1,7 +1,7 @@
 """Proof that the pool's samples teach: a transformer learns to use the calculator, with right masks and wrong ones.
 
     make learn        one run, with progress
-    make learn-all    all runs of docs/learning.md, and its plots
+    make learn-all    all runs of docs/learning/README.md, and its plots
 
 - `task`: questions, demonstrations, reward; `vocabulary`: a tokenizer of its own
 - `transformer`: the model and its sampler; `demonstrations`: the supervised start

@@ -1,4 +1,4 @@
-"""Pictures and tables of docs/learning.md, from what runs left behind.
+"""Pictures and tables of docs/learning/README.md, from what runs left behind.
 
 A line is the mean over seeds of curves that were smoothed over five steps; its band is the 95 % confidence interval.
 Text is real text in a middle grey on no background, so that it reads on light and dark pages.

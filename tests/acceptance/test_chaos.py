@@ -94,8 +94,9 @@ class TestVerdict:
         assert self.judged(tmp_path, asks=[*self.TURNS], client=[]).lost == ["b-0"]
 
     def test_what_failed_at_an_honest_trainer_is_lost(self, tmp_path: Path) -> None:
-        failed = {**self.RESULT, "status": "failed", "failure": {"category": "poison"}, "samples": []}
-        assert self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": failed}]).lost == ["b-0 (steady: poison)"]
+        failed = {**self.RESULT, "status": "failed", "failure": {"category": "poison", "message": "why"}, "samples": []}
+        verdict = self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": failed}])
+        assert verdict.lost == ["b-0 (steady: poison: why)"]
 
     def test_what_came_at_two_cursors_was_delivered_twice(self, tmp_path: Path) -> None:
         verdict = self.judged(tmp_path, asks=[*self.TURNS], client=[{"result": self.RESULT}, {"result": self.RESULT}])

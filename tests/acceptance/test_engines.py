@@ -4,6 +4,7 @@ Batches of 64 with kills, and with a real model behind the imitations, are in te
 its cast.
 """
 
+import asyncio
 from collections import defaultdict
 
 from tests.support.engine_calls import fault_of
@@ -19,6 +20,13 @@ from rolloutpool_trainer.testing import calculator_prompts
 
 EACH = 4
 TURNS = 2
+
+
+async def exchange_weights(sampler: GradualSampler) -> None:
+    """In the middle of the first turn, and of what is left of it."""
+    for version, how in (("8", Update.ABORT), ("9", Update.FREEZE)):
+        await sampler.reached(sampler.drawn + 5 * EACH, holds=True)
+        await sampler.update(version, how, seconds=0.05)
 
 
 async def test_every_sample_is_what_its_engine_noted(pool: LocalPool, tokenizer: ChatTokenizer) -> None:
@@ -45,11 +53,7 @@ async def test_every_sample_is_what_its_engine_noted(pool: LocalPool, tokenizer:
             ],
             defaults={"tokenizer_name": TINY},
         )
-        for version, how in (("8", Update.ABORT), ("9", Update.FREEZE)):
-            for sampler in samplers:
-                # In the middle of the first turn, and of what is left of it.
-                await sampler.reached(sampler.drawn + 5 * EACH)
-                await sampler.update(version, how, seconds=0.05)
+        await asyncio.gather(*map(exchange_weights, samplers))
         results = [result async for result in batch.results()]
     assert sorted(result.index for result in results) == list(range(2 * EACH))
     assert {(result.status, result.num_llm_calls) for result in results} == {(RolloutStatus.COMPLETED, TURNS)}

@@ -1,4 +1,4 @@
-"""The examples and what the README shows, run as a reader would: as programs of their own."""
+"""The examples and what the quickstart shows, run as a reader would: as programs of their own."""
 
 import json
 import re
@@ -14,9 +14,11 @@ from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "docs" / "quickstart.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONGEST = 80
 SHOWN = {
+    "agent": "line 1: main, 3 turns",
     "calculator": "alignment exact",
     "isolated_tool": "was ended by SIGSEGV",
     "single_turn": "all trained",
@@ -42,9 +44,9 @@ def test_example_is_short(example: Path) -> None:
     assert len(example.read_text().splitlines()) < LONGEST
 
 
-def test_readme_example_runs(tmp_path: Path) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    program = tmp_path / "readme.py"
+def test_the_program_of_the_quickstart_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", QUICKSTART.read_text(), re.MULTILINE | re.DOTALL)
+    program = tmp_path / "first.py"
     program.write_text(code)
     lines = run(program, tmp_path).splitlines()
     assert len(lines) == 8
@@ -53,8 +55,10 @@ def test_readme_example_runs(tmp_path: Path) -> None:
         assert 0 < trained < total
 
 
-def test_v1_request_of_the_readme_is_answered(pool: LocalPool, client: RolloutClient, tokenizer: ChatTokenizer) -> None:
-    assert "@examples/rollout_v1.json" in (ROOT / "README.md").read_text()
+def test_v1_request_of_the_quickstart_is_answered(
+    pool: LocalPool, client: RolloutClient, tokenizer: ChatTokenizer
+) -> None:
+    assert "@examples/rollout_v1.json" in QUICKSTART.read_text()
     request = json.loads((ROOT / "examples" / "rollout_v1.json").read_text())
     app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, tools=pool.url)
     with serve_callback(app, [0]) as trainer:
@@ -63,8 +67,8 @@ def test_v1_request_of_the_readme_is_answered(pool: LocalPool, client: RolloutCl
     assert "152" in str(response.final_messages[-1].content)
 
 
-def test_walkthrough_is_what_a_run_says(tmp_path: Path) -> None:
-    written = tmp_path / "walkthrough.md"
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "record_walkthrough.py"), str(written)], check=True)
-    committed = (ROOT / "docs" / "walkthrough.md").read_text()
-    assert written.read_text() == committed, "run scripts/record_walkthrough.py and read what has changed"
+def test_the_recorded_part_of_the_quickstart_is_what_a_run_says(tmp_path: Path) -> None:
+    written = tmp_path / "quickstart.md"
+    written.write_text(QUICKSTART.read_text())
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "record_quickstart.py"), str(written)], check=True)
+    assert written.read_text() == QUICKSTART.read_text(), "run scripts/record_quickstart.py and read what has changed"

@@ -19,6 +19,7 @@ ROLLOUTS = 40
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 async def test_work_goes_on_after_sentinel_has_made_the_replica_the_primary(tmp_path: Path) -> None:
     record = Record(tmp_path / "campaign.jsonl")
     cast = Cast(tmp_path, record, hosts=(2,), latency=0.8, failpoints={})

@@ -224,6 +224,7 @@ def _turns(app: CallbackApp, name: str) -> int:
     return 0 if session is None else session.turns
 
 
+@pytest.mark.slow
 def test_7_what_a_worker_held_is_free_within_a_bound_even_if_it_never_lets_go(
     quick: LocalPool, trainer: Trainer
 ) -> None:

@@ -155,6 +155,7 @@ async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
             await client.health()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_get_on_is_given_up_after_the_time_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "slow_plugin.py").write_text("import time\ntime.sleep(25)\n")
     env = {"PYTHONPATH": str(tmp_path), "ROLLOUTPOOL_PLUGINS": "slow_plugin"}

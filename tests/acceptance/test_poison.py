@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, callback_app
@@ -12,6 +14,7 @@ from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_poison_is_found_out_and_harms_nobody(tokenizer: ChatTokenizer) -> None:
     app = callback_app(ScriptedPolicy(tokenizer, latency=0.3, turns=6), tokenizer=tokenizer)
     env = {"ROLLOUTPOOL_PLUGINS": "tests.support.plugins", "PYTHONPATH": str(ROOT)}

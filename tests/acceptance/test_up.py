@@ -78,14 +78,14 @@ def running(*arguments: str, **environment: str) -> Iterator[Command]:
 @contextmanager
 def up(state: Path, *options: str, **environment: str) -> Iterator[tuple[Command, str]]:
     """A pool on this state that is ready, and its URL."""
-    arguments = ("up", "--port", str(free_port()), "--workers", "1", "--no-flower", *options)
-    with running(*arguments, ROLLOUTPOOL_STATE=str(state), **environment) as command:
+    arguments = ("up", "--port", str(free_port()), "--door-port", str(free_port()), "--workers", "1", "--no-flower")
+    with running(*arguments, *options, ROLLOUTPOOL_STATE=str(state), **environment) as command:
         url = command.read_until(r"^API +(http\S+)")[1]
         command.read_until("running; Ctrl-C stops")
         yield command, url
 
 
-def test_it_tells_where_everything_is(tmp_path: Path) -> None:
+def test_it_tells_where_everything_is_and_starts_a_crashed_worker_again(tmp_path: Path) -> None:
     with up(tmp_path, "--flower", "--flower-port", str(free_port())) as (command, url):
         flower, file = re.findall(r"Flower +(http\S+) +\(user:password in (\S+)\)", command.output)[0]
         user, password = Path(file).read_text().strip().split(":")
@@ -93,9 +93,14 @@ def test_it_tells_where_everything_is(tmp_path: Path) -> None:
         assert httpx.get(f"{flower}/workers", auth=(user, password)).status_code == 200
         assert httpx.get(f"{flower}/workers").status_code == 401
         assert password not in command.output
+        with RolloutClient(url) as client:
+            (worker,) = client.workers()
+        os.kill(worker["pid"], signal.SIGKILL)
+        command.read_until(r"worker-1 ended \(SIGKILL\); starting it again")
         assert command.end() == 0
     assert {file.name for file in (tmp_path / "logs").iterdir()} == {
         "api.log",
+        "door.log",
         "flower.log",
         "redis.log",
         "worker-1.log",
@@ -133,29 +138,6 @@ def test_a_taken_port_is_named_with_its_option(tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert re.fullmatch(rf"error: port {port} .*--port or ROLLOUT_SERVER_PORT\n", done.stderr)
-
-
-def test_accepted_work_outlives_kill_9_of_the_pool(tmp_path: Path) -> None:
-    with running("mock-trainer", "--ports", "0,0", "--pool", "http://127.0.0.1:1", "--json") as trainer:
-        callback, _ = read_document("mock-trainer", trainer.read_until(r"^\{.*\}$")[0])["urls"]
-        with up(tmp_path, "--workers", "0") as (command, url), RolloutClient(url) as client:
-            defaults = {"tokenizer_name": "rolloutpool/tiny"}
-            batch = client.submit([ITEM] * 3, defaults=defaults, trainer=callback)
-            command.process.kill()
-            command.process.wait()
-        with up(tmp_path) as (command, url), RolloutClient(url) as client:
-            results = list(client.batch(batch.batch_id).results())
-            assert command.end() == 0
-        assert trainer.end() == 0
-    assert {result.index for result in results} == {0, 1, 2}
-
-
-def test_a_crashed_worker_is_started_again_and_told_of(tmp_path: Path) -> None:
-    with up(tmp_path) as (command, url), RolloutClient(url) as client:
-        (worker,) = client.workers()
-        os.kill(worker["pid"], signal.SIGKILL)
-        command.read_until(r"worker-1 ended \(SIGKILL\); starting it again")
-        assert command.end() == 0
 
 
 def test_the_second_signal_ends_everything_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tests.support.finished_rollouts import forked, rollout, sample
 from tests.support.viewed_batches import BATCH, answers, batch_line, rollout_answers
 from tests.support.viewed_pool import viewed
 
+from rolloutpool_common.capabilities.harness.wire import HarnessReport, LineKind, LineReport
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 
 pytestmark = [*needs_browser, needs_axe]
@@ -42,7 +43,9 @@ def everything() -> dict[str, Any]:
         Message(role="assistant", content="so", reasoning_content="hm", tool_calls=[call]),
         Message(role="tool", content="42", tool_call_id="c1"),
     ]
-    first = forked(messages=messages, labels={"step": "3"}, warnings=["zero_logprobs"])
+    line = LineReport(line=1, kind=LineKind.MAIN, why="it leads", turns=2, tokens=9, trained_tokens=9, samples=[0, 1])
+    report = HarnessReport(calls=2, lines=[line, line.model_copy(update={"line": 2, "parent": 1})])
+    first = forked(messages=messages, labels={"step": "3"}, warnings=["zero_logprobs"], harness=report)
     other = rollout(sample("<user>ask", ("sampled", "<think>no</think>", 1), ("glue", "42", 1)))
     made = rollout_answers(first, other) | answers(64)
     advantages = [[(at % 9 - 4) / 4 for at in range(len(one.response_ids))] for one in first.samples]

@@ -120,6 +120,7 @@ def test_a_busy_trainer_is_named_while_it_is_busy(logged: tuple[LocalPool, Path]
     assert not any("Calculate" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_what_expires_and_what_is_cancelled_says_what_it_waited_for(logged: tuple[LocalPool, Path]) -> None:
     pool, _ = logged
     with pool.client() as client, busy_trainer() as server:

@@ -7,7 +7,7 @@
    `rolloutpool status` prints, and `/metrics`. Each must name the cause within `LIMIT_SECONDS` (`cause`).
 4. It prints how many seconds each place took. Exit code 1 when one did not name the cause in time.
 
-With a folder it takes the pictures of docs/observability.md. Needs Chromium (Debian: `apt-get install chromium`).
+With a folder it takes the pictures of docs/operations.md. Needs Chromium (Debian: `apt-get install chromium`).
 """
 
 import argparse

@@ -55,8 +55,8 @@ CAUSES = (
     ),
     Cause(
         Manner.SLOW,
-        viewer=r"Waits for trainer URL.*no answer for \d+ s yet",
-        status=r"waits for URL.*no answer for \d+ s yet \(\d+ rollouts?\)",
+        viewer=r"Waits for trainer URL.*no answer for more than \d+ s",
+        status=r"waits for URL.*no answer for more than \d+ s \(\d+ rollouts?\)",
         metric="rolloutpool_turns_in_flight",
         labels={"phase": "model"},
         least=8,

@@ -22,7 +22,8 @@ from rolloutpool_common.protocol.batch import BatchAccepted
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_trainer import verify_push
 from rolloutpool_trainer.client import calls
-from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.errors import PoolUnavailable
 
 __all__ = ["Consumer", "Item"]

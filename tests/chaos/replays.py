@@ -14,9 +14,6 @@ from rolloutpool_worker.settings import WorkerSettings
 
 __all__ = ["replay_completed"]
 
-TOKENIZER = "rolloutpool/tiny"
-"""Of all rollouts of a campaign; results of older versions do not say it."""
-
 
 def replay_completed(folder: Path, verdict: Verdict) -> None:
     """Adds to a verdict what replays have shown.
@@ -36,7 +33,7 @@ async def _replay(folder: Path, verdict: Verdict) -> None:
         if entry["event"] != "result" or entry["result"]["status"] != "completed":
             continue
         result = RolloutResult.model_validate(entry["result"])
-        report = await replayer.run(result, None if result.replay else TOKENIZER)
+        report = await replayer.run(result)
         verdict.replayed += 1
         if not report.same:
             found = [f"{d.what} at turn {d.turn}" for d in report.differences[:3]]

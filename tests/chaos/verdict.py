@@ -269,7 +269,8 @@ def _judge_one(
     elif allowed:
         verdict.failed_as_expected += 1
     elif not completed and (manner in MUST_COMPLETE or (manner is Manner.ONCE and not _in_doubt(result))):
-        reason = result["failure"]["category"] if result["failure"] else result["status"]
+        failure = result["failure"]
+        reason = f"{failure['category']}: {failure['message'][:200]}" if failure else result["status"]
         verdict.lost.append(f"{uid} ({manner}: {reason})")
     elif not completed:
         verdict.failed_as_expected += 1

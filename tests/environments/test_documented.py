@@ -1,4 +1,4 @@
-"""What docs/environments.md says of packages, as written; for the packages that are installed."""
+"""What docs/tools-and-environments.md says of packages, as written; for the packages that are installed."""
 
 import re
 import tomllib
@@ -17,7 +17,14 @@ from rolloutpool_worker.environments.operators_file import load_environments
 # The packages' own: they warn of their own parts.
 pytestmark = pytest.mark.filterwarnings("default")
 
-SECTION = Path(__file__).parents[2].joinpath("docs/environments.md").read_text().partition("## Packages")[2]
+SECTION = (
+    Path(__file__)
+    .parents[2]
+    .joinpath("docs/tools-and-environments.md")
+    .read_text()
+    .partition("\n### Packages\n")[2]
+    .partition("\n## ")[0]
+)
 SAYS = {
     "math": ("#### 42", "", True),
     "number": ("I do not know", "At turn 1, you did not provide a valid guess.", True),

@@ -27,7 +27,7 @@ from redis.asyncio import Redis
 from tests.inproc.clock import PoolLoop, Process, current
 from tests.support.fake_session import FakeSession
 
-from rolloutpool_common.store.connection import source_of
+from rolloutpool_common.store.connection import sources_of
 
 __all__ = ["HOST", "URL", "Keys", "MemoryRedis", "served"]
 
@@ -37,7 +37,9 @@ LONGEST_MS, SLOW_MS = 2.0, 600.0
 """A command's way to Redis, and its answer's way back; in general, and now and then."""
 
 
-_VITAL = [hashlib.sha1(source_of(name).encode()).hexdigest().encode() for name in ("finish", "grade")]
+_VITAL = [
+    hashlib.sha1(source.encode()).hexdigest().encode() for name in ("finish", "grade") for source in sources_of(name)
+]
 
 
 class _Session(FakeSession):

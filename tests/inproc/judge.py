@@ -27,7 +27,7 @@ from tests.property.store_world import KEPT
 from tests.support.places import places_of
 from transformers import AutoTokenizer
 
-from rolloutpool_common.store.connection import source_of
+from rolloutpool_common.store.connection import sources_of
 from rolloutpool_common.store.places import fault_in
 
 __all__ = ["Judge", "Rollout", "TokenJudge"]
@@ -264,7 +264,11 @@ class Judge:
 
 
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
-_FENCED = {hashlib.sha1(source_of(name).encode()).hexdigest(): name for name in ("journal", "finish", "grade")}
+_FENCED = {
+    hashlib.sha1(source.encode()).hexdigest(): name
+    for name in ("journal", "finish", "grade")
+    for source in sources_of(name)
+}
 """Scripts by their hashes; the token is the second argument for each record, or the third."""
 _SUMS = ("rp:usage", "rp:offers", "rp:measures", "rp:endpoints", "rp:processes")
 """As many as there are owners, offers, endpoints and processes."""

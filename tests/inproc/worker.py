@@ -14,8 +14,8 @@ from tests.inproc.broker import InprocPublisher, Message
 from tests.inproc.clock import Process
 from tests.inproc.trainer import TrainerTransport
 
+from rolloutpool_common.capabilities.grading.wire import Grade
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.grading import Grade
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -24,8 +24,9 @@ from rolloutpool_common.store import StoreError, keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS
-from rolloutpool_worker.graders import GraderHost
-from rolloutpool_worker.graders.base import Grader
+from rolloutpool_worker.capabilities.grading.base import Grader
+from rolloutpool_worker.capabilities.grading.host import GraderHost
+from rolloutpool_worker.capabilities.grading.opened import OpenGrading
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.pulse import Pulse
 from rolloutpool_worker.process.trial import try_suspects
@@ -158,7 +159,9 @@ class InprocWorker:
         )
         services.tokenizers = pool.tokenizers
         services.tokenizer_loads = TokenizerLoads(pool.tokenizers, services.store, services.drain)
-        services.graders = LoopGraders(
+        grading = services.capabilities["grading"]
+        assert isinstance(grading, OpenGrading)
+        grading.host = LoopGraders(
             services.tool_host.watch, seconds=settings.grader_timeout, places=settings.grader_processes
         )
         lifelines: list[LoopLifeline] = []

@@ -20,7 +20,7 @@ from tests.mutants.table import read_results, result_cell, write_table
 from tests.mutants.tree import FOLDER, copy_of, first_copy
 from tests.mutants.trial import Result, Trial, run_tests
 
-DOCUMENT = ROOT / "docs" / "mutants.md"
+DOCUMENT = ROOT / "tests" / "mutants" / "README.md"
 PART = 0.7
 """Of the limit, which the tests of a mutant may take without it: a machine is not always as fast."""
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--subject", choices=SUBJECTS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for the tests of one mutant")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the table, docs/mutants.md")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the table, tests/mutants/README.md")
     arguments = parser.parse_args()
     mutants = read_mutants()
     unknown = set(arguments.ids) - {mutant.id for mutant in mutants}

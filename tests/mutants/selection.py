@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Mutant
-from tests.unit.test_mirror import ELSEWHERE
 
 FOLDERS = ("tests/unit", "tests/property", "tests/integration/store")
+ELSEWHERE = {"worker/rollout/ticket": "unit/worker/rollout/test_attempt"}
+"""Modules whose own tests are in the test module of another one."""
 
 
 def selected_tests(mutant: Mutant) -> list[str]:
@@ -26,7 +27,7 @@ def selected_tests(mutant: Mutant) -> list[str]:
 
 
 def _own_tests(module: Path) -> str:
-    """The test module that the rule of test_mirror.py names."""
+    """The test module that has its name, as far as there is one."""
     distribution, package = module.parts[0], Path(*module.parts[3:]).with_suffix("")
     name = f"{distribution}/{package}"
     if name in ELSEWHERE:

@@ -1,4 +1,4 @@
-"""The table of all mutants: docs/mutants.md, written and read."""
+"""The table of all mutants: tests/mutants/README.md, written and read."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ its new place in `tests/mutants/mutants.toml` in the same commit, and runs
 
 ```
 make mutants                              # all, ten minutes on two cores; ARGS="fence-1 echo-3" for some
-make mutants ARGS="--subject journal --write docs/mutants.md"
+make mutants ARGS="--subject journal --write tests/mutants/README.md"
 ```
 
 It fails if a mutant lives that this table calls killed. On a busy machine `--limit 180` gives the tests more time than

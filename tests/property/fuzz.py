@@ -20,6 +20,7 @@ from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 __all__ = ["tokenizers"]
 
 BATCH = 200  # examples on one tokenizer before the next has its turn
+SAID = 50  # batches between two signs of life
 
 
 def tokenizers() -> list[tuple[ChatTokenizer, Player]]:
@@ -32,7 +33,9 @@ def run(seed: int, first: int, step: int, examples: int, deadline: float | None)
     """Play every `step`th batch of examples from `first` on; what was covered, by tokenizer."""
     pairs = tokenizers()
     tallies = {one.referee.name: Tally() for _, one in pairs}
-    for batch in range(first, -(-examples // BATCH), step):
+    for played, batch in enumerate(range(first, -(-examples // BATCH), step)):
+        if played % SAID == 0 and played:
+            print(f"{played * BATCH} played by job {first}, no wrong mask yet", file=sys.stderr, flush=True)
         tokenizer, one = pairs[batch % len(pairs)]
         for number in range(batch * BATCH, min((batch + 1) * BATCH, examples)):
             try:

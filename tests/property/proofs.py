@@ -26,7 +26,7 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, TEMPLATE_BUILD, TINY
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
+from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, Word, prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment
@@ -182,13 +182,18 @@ def words_of(message: Message) -> dict[str, Any]:
 
 def passes(proof: Proof, shape: TurnShape, new: list[Message]) -> bool:
     """Whether the guard lets the new messages' texts pass."""
-    for message, (_, keys, calls, _, _) in zip(new, shape.new, strict=True):
-        if len(words_of(message)) != len(keys) - 1 + 3 * calls:
+    for number, (message, (_, keys, calls, _, _)) in enumerate(zip(new, shape.new, strict=True)):
+        words = words_of(message)
+        if len(words) != len(keys) - 1 + 3 * calls or {} in words.values():
             return False  # One of them is empty.
-    texts = [text for message in new for text in words_of(message).values() if isinstance(text, str)]
-    if {} in [word for message in new for word in words_of(message).values()]:
-        return False
-    return all(text and text == text.strip() and not any(g in text for g in proof.guard) for text in texts)
+        for key, text in words.items():
+            if not isinstance(text, str):
+                continue
+            if not text or any(literal in text for literal in proof.guard):
+                return False
+            if text != text.strip() and Word(number, key) in proof.trimmed:
+                return False
+    return True
 
 
 def examine(subject: Subject, shape: TurnShape, random: Random, tally: Tally, renders: int = RENDERS) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, rule
 from tests.property.store_model import RolloutModel
-from tests.property.store_world import WORKERS, StoreWorld
+from tests.property.store_world import WHICH, WORKERS, StoreWorld, one_of
 from tests.support.batches import declare_dead
 from tests.support.journals import observation_record
 
@@ -67,6 +67,10 @@ class StoreFaults(StoreWorld):
         if grades_late:
             for uid in map(str, self.raw.zrange("rp:grading", 0, -1)):
                 self.raw.zadd("rp:grading", {uid: LONG_AGO_MS})
+        # The clock of leases has gone on, and its first seconds, in which nothing ends, are over.
+        self.raw.hincrby("rp:served", "clock_ms", 1000)
+        self.raw.hset("rp:served", "quiet_ms", 0)
+        self.raw.hdel("rp:served", "seen_ms")
         assert self.do(self.store.reconciliation.run_once()).leader
         for batch in self.batches.values():
             for uid, model in zip(batch.uids, batch.rollouts, strict=True):
@@ -74,44 +78,46 @@ class StoreFaults(StoreWorld):
                     self.end_outside(uid, RolloutStatus.CANCELLED)
                 elif model.overdue and model.kept is None and not model.ended:
                     self.end_outside(uid, RolloutStatus.EXPIRED)
+                elif batch.unread and not model.ended:
+                    self.end_outside(uid, RolloutStatus.CANCELLED)
             if grades_late:
                 for model in batch.late():
                     self.end_outside(batch.uids[batch.rollouts.index(model)], RolloutStatus.FAILED)
 
-    @rule(data=st.data())
-    def pass_deadline(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def pass_deadline(self, which: int) -> None:
         """The deadline of a rollout passes, and the reconciler has not looked yet."""
         with_deadline = [str(uid) for uid in self.raw.zrange("rp:deadlines", 0, -1)]
         if not with_deadline:
             return
-        uid = data.draw(st.sampled_from(with_deadline))
+        uid = one_of(with_deadline, which)
         batch_id, index = split_uid(uid) or ("", 0)
         self.raw.zadd("rp:deadlines", {uid: LONG_AGO_MS})
         self.raw.hset(f"rp:batch:{batch_id}:deadlines", str(index), LONG_AGO_MS)
         self.rollouts[uid].overdue = True
 
-    @rule(data=st.data())
-    def begin_cancel(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def begin_cancel(self, which: int) -> None:
         """A cancellation begins, and its process dies before it has ended a rollout."""
-        still = [b for b, batch in self.batches.items() if not all(rollout.ended for rollout in batch.rollouts)]
+        still = [b for b, batch in self.batches.items() if not batch.over]
         if still:
-            batch_id = data.draw(st.sampled_from(still))
+            batch_id = one_of(still, which)
             self.script("begin_cancel", batch_id, "caller")
             self.batches[batch_id].cancelled = True
 
     @rule(claim=claims)
-    def lose_the_tail(self, claim: Claim | None) -> None:
+    def lose_the_tail(self, claim: Claim) -> None:
         """Redis lost what it had not synced; who runs the rollout sends it again with the next record."""
         model = self.running(claim)
-        if claim is None or model is None or not model.journal or model.broken:
+        if model is None or not model.journal or model.broken:
             return
         self.raw.rpop(f"rp:rollout:{claim.uid}:journal")
         record = observation_record(claim.token)
         self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
         self.progressed(model, record)
 
-    @rule(data=st.data())
-    def go_astray(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def go_astray(self, which: int) -> None:
         """A rollout is lost from all of its places, by a fault that nobody knows yet. The audit puts it back."""
         lost = [
             (uid, batch_id)
@@ -121,7 +127,7 @@ class StoreFaults(StoreWorld):
         ]
         if not lost:
             return
-        uid, batch_id = data.draw(st.sampled_from(lost))
+        uid, batch_id = one_of(lost, which)
         model, index = self.rollouts[uid], int(uid.rpartition("-")[2])
         self.raw.srem(f"rp:worker:{model.worker}:claims", uid)
         self.raw.lrem(f"rp:batch:{batch_id}:outbox", 0, str(index))
@@ -131,10 +137,10 @@ class StoreFaults(StoreWorld):
         assert (batch_id, index) in [(stray.batch_id, stray.rollout) for stray in found]
 
     @rule(claim=claims, old=st.booleans())
-    def spoil_record(self, claim: Claim | None, old: bool) -> None:
+    def spoil_record(self, claim: Claim, old: bool) -> None:
         """A rollout's record is of an older version, which lacks fields, or nobody can read it."""
         model = self.running(claim)
-        if claim is None or model is None:
+        if model is None:
             return
         if old:
             self.raw.hdel(f"rp:rollout:{claim.uid}", "uncalled", "turns", "claimed")
@@ -145,21 +151,20 @@ class StoreFaults(StoreWorld):
             model.broken = True
 
     @rule(claim=claims)
-    def restore(self, claim: Claim | None) -> None:
+    def restore(self, claim: Claim) -> None:
         """Redis was started again and has forgotten nothing: the claim holds, or it was taken away rightly."""
-        if claim is not None:
-            assert self.do(self.store.rollouts.restore(claim, None, turns=0)) == (self.running(claim) is not None)
+        assert self.do(self.store.rollouts.restore(claim, None, turns=0)) == (self.running(claim) is not None)
 
-    @rule(data=st.data())
-    def delete_while_read(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def delete_while_read(self, which: int) -> None:
         """A batch is deleted while somebody reads it, and while late tickets of it come.
 
         Whoever is told that this was all has all of it, and no ticket brings a rollout back.
         """
-        ended = [b for b, batch in self.batches.items() if all(rollout.ended for rollout in batch.rollouts)]
+        ended = [b for b, batch in self.batches.items() if batch.over]
         if not ended:
             return
-        batch_id = data.draw(st.sampled_from(ended))
+        batch_id = one_of(ended, which)
         uids = set(self.batches[batch_id].uids)
 
         async def read() -> None:
@@ -186,7 +191,7 @@ class StoreFaults(StoreWorld):
         self.do(all_at_once())
         self.forget(batch_id)
 
-    def running(self, claim: Claim | None) -> RolloutModel | None:
+    def running(self, claim: Claim) -> RolloutModel | None:
         """Returns the rollout if this claim on it holds."""
-        model = None if claim is None else self.rollouts.get(claim.uid)
-        return model if model is not None and claim is not None and model.token == claim.token else None
+        model = self.rollouts.get(claim.uid)
+        return model if model is not None and model.token == claim.token else None

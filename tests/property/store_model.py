@@ -25,6 +25,8 @@ class RolloutModel:
     crashes: int = 0
     """Since its journal grew."""
     retries: int = 0
+    losses: int = 0
+    """Attempts that ended without a result."""
     clean: bool = True
     called: bool = False
     """Whether its claim has a record in the journal; without one, no model call was noted under it."""
@@ -80,10 +82,20 @@ class BatchModel:
     graded: str = ""
     """`alone`, or `group` where all of it is graded as a whole."""
     run: str | None = None
+    leased: bool = False
+    unread: bool = False
+    """Whether nobody has read it for as long as its lease lasts."""
+    trunk: bytes | None = None
+    """The result that its rollouts are forks of."""
     paused: bool = False
     cancelled: bool = False
     held: list[RolloutModel] = field(default_factory=list)
     leader: RolloutModel | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether all of it has ended."""
+        return all(rollout.ended for rollout in self.rollouts)
 
     def hold(self, rollout: RolloutModel) -> None:
         """One of its rollouts waits for its group."""

@@ -1,14 +1,17 @@
 """The Redis, the workers and the model of the store's state machine, and the steps that several of its rules share."""
 
 import asyncio
-from collections.abc import Coroutine
+import itertools
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import redis
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
 from tests.property.store_model import BatchModel, RolloutModel
 from tests.support.batches import announce
 
+from rolloutpool_common.capabilities.grading.kept import GradingClaim
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalRecord
@@ -16,9 +19,9 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, Store, new_token
 from rolloutpool_common.store.keys import uid_of
 
-__all__ = ["KEPT", "KEYS", "NAMES", "WORKERS", "StoreWorld"]
-
 T = TypeVar("T")
+WHICH = st.integers(0, 11)
+"""Which of the present things a rule takes, as `one_of` counts them."""
 WORKERS = {"w1": WorkerRole.SHARED, "w2": WorkerRole.SHARED, "w3": WorkerRole.ISOLATED}
 KEYS = ("first", "second")
 NAMES = ("a", "b")
@@ -27,6 +30,11 @@ KEPT = (
     *("rp:schema", "rp:isolated", "rp:trials", "rp:condemned", "rp:served", "rp:known_runs"),
 )
 """What is bounded by itself, whatever was submitted."""
+
+
+def one_of(things: Sequence[T], which: int) -> T:
+    """One of what is there. The number is drawn before, so that a history draws the same whatever is there."""
+    return things[which % len(things)]
 
 
 class StoreWorld(RuleBasedStateMachine):
@@ -42,6 +50,9 @@ class StoreWorld(RuleBasedStateMachine):
         self.store = Store.open(self.url)
         self.rollouts: dict[str, RolloutModel] = {}
         self.batches: dict[str, BatchModel] = {}
+        self.numbers = itertools.count(1)
+        """Ids are counted: random ones would stand in another order where Redis sorts what has one score, and
+        a history that is played again would go another way."""
         self.keys: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.has_precancels: set[str] = set()
@@ -63,15 +74,15 @@ class StoreWorld(RuleBasedStateMachine):
         """Runs a step."""
         return self.runner.run(step)
 
-    @initialize()
-    def begin(self) -> None:
-        """All workers are there."""
+    def start_workers(self) -> None:
+        """All workers are there, and the reconciler has made its first round, which counts no time."""
         for worker in WORKERS:
             self.start_worker(worker)
+        assert self.do(self.store.reconciliation.run_once()).leader
 
     def start_worker(self, worker: str) -> None:
         """Starts another process of a worker: it has an id of its own."""
-        self.ids[worker] = f"{worker}.{new_token()}"
+        self.ids[worker] = f"{worker}.{next(self.numbers)}"
         self.condemned.discard(worker)
         self.do(announce(self.store, self.ids[worker], role=WORKERS[worker]))
 
@@ -91,7 +102,8 @@ class StoreWorld(RuleBasedStateMachine):
         model.attempts += 1
         found = (answer.attempt, answer.crashes, answer.retries, answer.journal_length, answer.clean)
         assert found == (model.attempts, model.crashes, model.retries, len(model.journal), model.clean)
-        assert (answer.grading, answer.leads) == (model.kept is not None, model.batch.leader is model)
+        grading = GradingClaim.of(answer)
+        assert (grading.complete, grading.leads) == (model.kept is not None, model.batch.leader is model)
         model.status, model.token, model.worker, model.called = "running", token, self.ids[worker], False
         return answer
 

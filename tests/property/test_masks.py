@@ -1,4 +1,4 @@
-"""Two and a half thousand random conversations without a wrong mask; `make fuzz` plays a million."""
+"""More than a thousand random conversations without a wrong mask; `make fuzz` plays a million."""
 
 import pytest
 from tests.oracle.conversations import Player
@@ -11,7 +11,7 @@ from rolloutpool_common.rendering import TINY as TINY_NAME
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-EXAMPLES = 2_500
+EXAMPLES = 1_250
 EACH = -(-EXAMPLES // (1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)))
 
 

@@ -18,7 +18,7 @@ from tests.support.batches import announce, new_batch, result_of, uids_of
 from tests.support.places import places_of
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.offers import digest_of, spell
+from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimRefused, Store, Ticket
 from rolloutpool_common.store.keys import split_uid, uid_of
@@ -101,7 +101,11 @@ class MixedFleet(RuleBasedStateMachine):
         taken = self.do(self.store.outbox.reserve(Priority.DEFAULT, limit))
         for ticket in taken:
             thing = self.needs[uid_of(ticket.batch_id, ticket.index)]
-            suited = {digest_of(spell(f"environment:{t}" for t in has)) for has in WORKERS.values() if thing in has}
+            suited = {
+                digest_of(spell([RELEASE, *(f"environment:{t}" for t in has)]))
+                for has in WORKERS.values()
+                if thing in has
+            }
             assert ticket.offer == "" or ticket.offer in suited
         return multiple(*([] if lost else taken))
 

@@ -4,7 +4,8 @@ After each step each open rollout has exactly one owner of its next step, by the
 delivered once with the result of who had the right to end it; and the counts agree. At the end everything can be
 finished, and a deleted batch leaves no key behind.
 
-The rules are in two halves: here is what trainers, workers and the reconciler do, in `store_faults` what goes wrong.
+The rules are in three parts: here is what trainers, workers and the reconciler do, in `store_attempts` what else an
+attempt may do and leases, in `store_faults` what goes wrong.
 """
 
 from typing import Any
@@ -13,14 +14,16 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
-from tests.property.store_faults import StoreFaults
+from hypothesis.stateful import MultipleResults, initialize, invariant, multiple, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+from tests.property.store_attempts import StoreAttempts
 from tests.property.store_model import GROUP, BatchModel, RolloutModel
-from tests.property.store_world import KEPT, KEYS, NAMES, WORKERS
+from tests.property.store_world import KEPT, KEYS, NAMES, WHICH, WORKERS, one_of
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.journals import turn_record
 from tests.support.places import places_of
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalUnreadable
@@ -41,10 +44,23 @@ LIMITS = SubmitLimits(new_bytes=5000)
 """All that limits these submits is Redis itself."""
 
 
-class StoreMachine(StoreFaults):
+class StoreMachine(StoreAttempts):
     """One Redis, emptied before each history."""
 
-    tickets, claims = StoreFaults.tickets, StoreFaults.claims
+    tickets, claims = StoreAttempts.tickets, StoreAttempts.claims
+
+    @initialize(
+        target=claims,
+        n=st.integers(1, 3),
+        graded=st.sampled_from(["", "", "alone", "group"]),
+        run=st.sampled_from([None, "r"]),
+        limited=st.booleans(),
+    )
+    def begin(self, n: int, graded: str, run: str | None, limited: bool) -> MultipleResults[Claim]:
+        """Workers run a first batch, so that each history has something to happen to."""
+        self.start_workers()
+        self.submit(n, None, False, None, graded, run, limited, limited, None)
+        return multiple(*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")]))
 
     @rule(
         n=st.integers(1, 3),
@@ -54,9 +70,20 @@ class StoreMachine(StoreFaults):
         graded=st.sampled_from(["", "", "alone", "group"]),
         run=st.sampled_from([None, "r"]),
         deadline=st.booleans(),
+        leased=st.booleans(),
+        trunk=st.sampled_from([None, b"{}"]),
     )
     def submit(
-        self, n: int, key: str | None, other: bool, name: str | None, graded: str, run: str | None, deadline: bool
+        self,
+        n: int,
+        key: str | None,
+        other: bool,
+        name: str | None,
+        graded: str,
+        run: str | None,
+        deadline: bool,
+        leased: bool,
+        trunk: bytes | None,
     ) -> None:
         """A batch; the same key with the same content is the same batch, with another a conflict."""
         before = self.keys.get(key) if key else None
@@ -66,13 +93,17 @@ class StoreMachine(StoreFaults):
             digest="other" if other and before else "d",
             groups=[GROUP] * n if graded == "group" else None,
             deadline_s=3600 if deadline else None,
-            graded=bool(graded),
+            asks={"grading": True} if graded else {},
             run=run,
+            lease_s=3600 if leased else None,
+            trunk=trunk,
+            batch_id=f"b{next(self.numbers):032x}",
         )
         if before is None:
             submitted = self.do(self.store.batches.submit(new, LIMITS))
             assert submitted == (new.batch_id, True)
-            batch = BatchModel(uids_of(new), graded=graded, run=run, paused=run is not None and self.paused)
+            batch = BatchModel(uids_of(new), graded=graded, run=run, leased=leased, trunk=trunk)
+            batch.paused = run is not None and self.paused
             batch.rollouts = [RolloutModel(batch) for _ in batch.uids]
             self.batches[new.batch_id] = batch
             self.rollouts.update(zip(batch.uids, batch.rollouts, strict=True))
@@ -91,7 +122,7 @@ class StoreMachine(StoreFaults):
             assert self.do(self.store.batches.submit(new, LIMITS)) == (before, False)
 
     @rule(target=tickets, limit=st.integers(1, 4), lost=st.booleans())
-    def publish(self, limit: int, lost: bool) -> list[Ticket]:
+    def publish(self, limit: int, lost: bool) -> MultipleResults[Ticket]:
         """Tickets come out of the outboxes; the broker may lose them all."""
         taken = self.do(self.store.outbox.reserve(Priority.DEFAULT, limit))
         assert len(taken) <= limit
@@ -99,28 +130,26 @@ class StoreMachine(StoreFaults):
             model = self.rollouts[uid_of(ticket.batch_id, ticket.index)]
             assert model.status == "queued"
             assert not model.batch.paused
-        return [] if lost else taken
+        return multiple() if lost else multiple(*taken)
 
     @rule()
     def recover(self) -> None:
         """What was published and not claimed goes back into the outboxes."""
         self.do(self.store.outbox.lost(Priority.DEFAULT, self.do(self.store.outbox.now_ms()) + 1))
 
-    @rule(target=claims, tickets=tickets, worker=st.sampled_from(list(WORKERS)), twice=st.booleans())
-    def claim(self, tickets: list[Ticket], worker: str, twice: bool) -> Claim | None:
+    @rule(target=claims, ticket=tickets, worker=st.sampled_from(list(WORKERS)), twice=st.booleans())
+    def claim(self, ticket: Ticket, worker: str, twice: bool) -> MultipleResults[Claim]:
         """A ticket, perhaps an old one, perhaps with the answer lost and asked again."""
-        if not tickets:
-            return None
-        uid = uid_of(tickets[0].batch_id, tickets[0].index)
-        return self.claim_one(uid, worker, twice)
+        claimed = self.claim_one(uid_of(ticket.batch_id, ticket.index), worker, twice)
+        return multiple() if claimed is None else multiple(claimed)
 
-    @rule(target=claims, worker=st.sampled_from(list(WORKERS)))
-    def take(self, worker: str) -> Claim | None:
-        """A worker gets the next ticket at once, as nearly always."""
-        return self.take_next(worker)
+    @rule(target=claims, worker=st.sampled_from(list(WORKERS)), n=st.integers(1, 3))
+    def take(self, worker: str, n: int) -> MultipleResults[Claim]:
+        """A worker gets the next tickets at once, as nearly always."""
+        return multiple(*filter(None, [self.take_next(worker) for _ in range(n)]))
 
     @rule(target=claims, answer_lost=st.booleans(), company_first=st.booleans())
-    def try_suspects(self, answer_lost: bool, company_first: bool) -> Claim | None:
+    def try_suspects(self, answer_lost: bool, company_first: bool) -> MultipleResults[Claim]:
         """An isolated worker takes the next suspect, if one waits. None may be asked twice, so each is tried alone."""
         worker = self.ids["w3"]
         waiting = {
@@ -133,7 +162,7 @@ class StoreMachine(StoreFaults):
             taken = self.do(self.store.trials.take(worker, self.ids["w1"], tokens, company_first=company_first))
         assert len(taken) == min(len(waiting), 1)
         if not taken:
-            return None
+            return multiple()
         ((uid, token),) = taken
         assert uid in waiting
         model = self.rollouts[uid]
@@ -142,13 +171,11 @@ class StoreMachine(StoreFaults):
         model.attempts += 1
         assert (answer.attempt, answer.crashes) == (model.attempts, model.crashes)
         model.status, model.token, model.worker, model.called = "running", token, worker, False
-        return answer
+        return multiple(answer)
 
     @rule(claim=claims, answer_lost=st.booleans())
-    def journal(self, claim: Claim | None, answer_lost: bool) -> None:
+    def journal(self, claim: Claim, answer_lost: bool) -> None:
         """One more record, by who may and by who may not any more."""
-        if claim is None:
-            return
         model, record = self.rollouts.get(claim.uid), turn_record(claim.token)
         if model is None or model.token != claim.token:
             with pytest.raises(ClaimLost):
@@ -159,16 +186,16 @@ class StoreMachine(StoreFaults):
             self.progressed(model, record)
 
     @rule(claim=claims, answer_lost=st.booleans())
-    def grade(self, claim: Claim | None, answer_lost: bool) -> None:
+    def grade(self, claim: Claim, answer_lost: bool) -> None:
         """The conversation is complete; its worker grades it, or gives it up until its group is complete."""
-        model = None if claim is None else self.rollouts.get(claim.uid)
-        if claim is None or model is None or not model.batch.graded or model.token != claim.token:
+        model = self.rollouts.get(claim.uid)
+        if model is None or not model.batch.graded or model.token != claim.token:
             return
         group = GROUP if model.batch.graded == "group" else None
         if group is not None and model.kept is not None:
             return
         for _ in range(1 + answer_lost):
-            answer = self.do(self.store.grading.begin(claim, result_of(claim), seconds=600, group=group))
+            answer = self.do(KeptRollouts(self.store).begin(claim, result_of(claim), seconds=600, group=group))
             assert answer == ("ok" if group is None else "held")
         if model.kept is None:
             model.kept = (claim.attempt, claim.worker_id)
@@ -180,10 +207,8 @@ class StoreMachine(StoreFaults):
     @rule(
         claim=claims, status=st.sampled_from([RolloutStatus.COMPLETED, RolloutStatus.FAILED]), answer_lost=st.booleans()
     )
-    def finish(self, claim: Claim | None, status: RolloutStatus, answer_lost: bool) -> None:
+    def finish(self, claim: Claim, status: RolloutStatus, answer_lost: bool) -> None:
         """A result, from who may and who may not any more."""
-        if claim is None:
-            return
         model, result = self.rollouts.get(claim.uid), result_of(claim, status=status)
         if model is not None and model.token == claim.token:
             for _ in range(1 + answer_lost):
@@ -197,10 +222,8 @@ class StoreMachine(StoreFaults):
             self.do(self.store.rollouts.finish(claim, result))
 
     @rule(claim=claims, clean=st.booleans(), retry=st.booleans(), delay_s=st.sampled_from([0.0, 600.0]))
-    def release(self, claim: Claim | None, clean: bool, retry: bool, delay_s: float) -> None:
+    def release(self, claim: Claim, clean: bool, retry: bool, delay_s: float) -> None:
         """A drain, or a retry after a failure of the infrastructure, now or later."""
-        if claim is None:
-            return
         model = self.rollouts.get(claim.uid)
         mine = model is not None and model.token == claim.token
         if retry:
@@ -234,12 +257,12 @@ class StoreMachine(StoreFaults):
         for batch in self.batches.values():
             batch.paused = pause and batch.run is not None
 
-    @rule(data=st.data(), expired=st.booleans())
-    def settle(self, data: st.DataObject, expired: bool) -> None:
+    @rule(which=WHICH, expired=st.booleans())
+    def settle(self, which: int, expired: bool) -> None:
         """The trainer cancels a rollout, or its deadline passes, wherever it is."""
         if not self.rollouts:
             return
-        uid = data.draw(st.sampled_from(list(self.rollouts)))
+        uid = one_of(list(self.rollouts), which)
         model, split = self.rollouts[uid], split_uid(uid)
         assert split is not None
         status = RolloutStatus.EXPIRED if expired else RolloutStatus.CANCELLED
@@ -249,24 +272,24 @@ class StoreMachine(StoreFaults):
         if not model.ended:
             self.end_outside(uid, status)
 
-    @rule(data=st.data())
-    def cancel_batch(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def cancel_batch(self, which: int) -> None:
         """All that has not ended, ends."""
         if not self.batches:
             return
-        batch_id = data.draw(st.sampled_from(list(self.batches)))
+        batch_id = one_of(list(self.batches), which)
         still = [uid for uid in self.batches[batch_id].uids if not self.rollouts[uid].ended]
         assert self.do(self.store.batches.cancel(batch_id)) == len(still)
         for uid in still:
             self.end_outside(uid, RolloutStatus.CANCELLED)
 
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
+    @rule(which=WHICH)
+    def delete(self, which: int) -> None:
         """Only what has ended can be deleted, and nothing of it stays. Who reads it meanwhile is not told a half."""
         if not self.batches:
             return
-        batch_id = data.draw(st.sampled_from(list(self.batches)))
-        if not all(rollout.ended for rollout in self.batches[batch_id].rollouts):
+        batch_id = one_of(list(self.batches), which)
+        if not self.batches[batch_id].over:
             with pytest.raises(BatchStillRunning):
                 self.do(self.store.batches.delete(batch_id))
             return
@@ -296,7 +319,7 @@ class StoreMachine(StoreFaults):
         kept = [self.raw.hgetall(key) for key in self.raw.scan_iter("rp:reserve:*")]
         assert usage.total.reserved == sum(int(one["bytes"]) * int(one.get("open", 0)) for one in kept)
         assert (usage.total.bytes > 0) == bool(self.batches)
-        assert usage.total.weight == sum(any(not one.ended for one in b.rollouts) for b in self.batches.values())
+        assert usage.total.weight == sum(not batch.over for batch in self.batches.values())
 
     @invariant()
     def everything_is_as_it_should_be(self) -> None:
@@ -312,6 +335,7 @@ class StoreMachine(StoreFaults):
                 else:
                     kept = self.do(self.store.rollouts.read_journal(uid))
                     assert kept == ([] if model.ended else model.journal)
+            assert self.do(self.store.rollouts.trunk(batch_id)) == batch.trunk
             self.delivered_once(batch_id, batch)
 
     def delivered_once(self, batch_id: str, batch: BatchModel) -> None:
@@ -365,7 +389,7 @@ class StoreMachine(StoreFaults):
 
 def test_the_store_does_what_its_model_does(redis_url: str) -> None:
     StoreMachine.url = redis_url
-    run_state_machine_as_test(
+    run_machine(
         StoreMachine,
         settings=settings(
             max_examples=60,

@@ -7,14 +7,13 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.reconciliation import Removal
-from rolloutpool_common.store.records import DuePush
 
 __all__ = [
     "NOWHERE",
@@ -23,7 +22,6 @@ __all__ = [
     "announce",
     "claim",
     "declare_dead",
-    "due_push",
     "new_batch",
     "result_of",
     "submit",
@@ -47,9 +45,9 @@ def new_batch(
     key: str | None = None,
     digest: str = "d",
     priority: Priority = Priority.DEFAULT,
-    delivery: Delivery | None = None,
     labels: dict[str, str] | None = None,
     v1: bool = False,
+    batch_id: str | None = None,
     **more: Any,
 ) -> NewBatch:
     """A batch of so many rollouts, or of rollouts with these fields of their own."""
@@ -62,7 +60,7 @@ def new_batch(
         **(shared or {}),
     }
     return NewBatch(
-        batch_id="b" + uuid.uuid4().hex,
+        batch_id=batch_id or "b" + uuid.uuid4().hex,
         owner=owner,
         shared=orjson.dumps(common),
         rollouts=[
@@ -76,7 +74,6 @@ def new_batch(
         ],
         priority=priority,
         labels=labels or {},
-        delivery=delivery,
         idempotency_key=key,
         digest=digest,
         v1=v1,
@@ -160,8 +157,3 @@ async def declare_dead(store: Store, worker: str, end: ProcessEnd | None = None)
         return await watch.removed()
     finally:
         await watch.close()
-
-
-def due_push(uid: str, url: str = "http://127.0.0.1:9/", *, attempt: int = 1) -> DuePush:
-    """A push of `OWNER`'s, as a worker leases it."""
-    return DuePush(uid, attempt, f"{OWNER} {url}", 0)

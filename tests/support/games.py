@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from tests.support.trainer_script import call, say
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect
@@ -40,6 +41,7 @@ __all__ = [
     "GuessingGame",
     "TextGame",
     "deeds",
+    "guess",
     "still_open",
 ]
 
@@ -48,6 +50,13 @@ RIGHT = random.Random(SEED).randint(1, 100)
 """The number, with that seed."""
 WRONG = RIGHT - 1
 INVITATION = "Guess a number from 1 to 100."
+
+
+def guess(environment: str, number: int) -> Any:
+    """A turn of the policy that guesses: by its words in the game of texts, else by a call."""
+    return say(f"{number}") if environment == "text_game" else say(calls=[call("guess", {"number": number})])
+
+
 GUESS = ToolDefinition(
     function=ToolFunction(
         name="guess",

@@ -25,7 +25,7 @@ async def submit_graded(
 ) -> list[str]:
     """Submits graded rollouts, in one group or in none."""
     groups = [group] * len(rollouts)
-    batch = new_batch(list(rollouts), shared={"server_url": trainer.url}, groups=groups, graded=True, **more)
+    batch = new_batch(list(rollouts), shared={"server_url": trainer.url}, groups=groups, asks={"grading": True}, **more)
     await worker.services.store.batches.submit(batch)
     return uids_of(batch)
 
@@ -51,7 +51,7 @@ async def check_clean(store: Store, uids: Sequence[str]) -> None:
     for uid in uids:
         assert await redis.exists(store_keys.rollout(uid, "ungraded"), store_keys.rollout(uid, "grades")) == 0
         assert await redis.hmget(store_keys.rollout(uid), "stage", "leads", "token") == [None] * 3
-    assert await redis.zcard(store_keys.GRADING) == 0
+    assert await redis.zcard("rp:grading") == 0
 
 
 def failure_of(result: RolloutResult) -> tuple[FailureKind, Category]:
@@ -77,7 +77,7 @@ async def leaders(store: Store) -> list[str]:
 async def pass_deadline(store: Store, *uids: str, group: str | None = None) -> None:
     """Makes the time of these rollouts' grader be over, and that of their group."""
     redis = store.rollouts._redis
-    await redis.zadd(store_keys.GRADING, dict.fromkeys(uids, 1))
+    await redis.zadd("rp:grading", dict.fromkeys(uids, 1))
     if group is not None:
         batch_id = uids[0].rpartition("-")[0]
         await redis.hset(store_keys.batch(batch_id, "group_counts"), f"due:{group}", 1)

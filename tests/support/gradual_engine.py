@@ -82,6 +82,8 @@ class GradualSampler:
         self.drawn = 0
         """Ids that were sampled in all calls."""
         self._engine, self._policy, self._note, self._pause = engine, policy, note, pause
+        self._hold_at: int | None = None
+        """Ids after which nothing is sampled until the weights were exchanged."""
         self._aborts = 0
         self._running = 0
         self._idle, self._going = asyncio.Event(), asyncio.Event()
@@ -103,19 +105,26 @@ class GradualSampler:
             # vLLM answers 503 from now on, and SGLang lets new calls wait.
             self._engine.paused.clear()
             self._aborts += how is Update.ABORT
+            self._go_on()
             await self._idle.wait()
         await asyncio.sleep(seconds)
         self._engine.version = version
-        self._going.set()
+        self._go_on()
         self._engine.paused.set()
 
-    async def reached(self, drawn: int, seconds: float = 120.0) -> None:
-        """Returns when so many ids were sampled; fails the test if that takes too long."""
+    async def reached(self, drawn: int, seconds: float = 120.0, *, holds: bool = False) -> None:
+        """Returns when so many ids were sampled; with `holds` no more are before an update, however late it is."""
+        if holds:
+            self._hold_at = drawn
 
         async def enough() -> bool:
             return self.drawn >= drawn
 
         await until(enough, seconds)
+
+    def _go_on(self) -> None:
+        self._hold_at = None
+        self._going.set()
 
     async def _sample(self, name: str, prompt: list[int], most: int) -> Answer:
         self._running += 1
@@ -145,6 +154,8 @@ class GradualSampler:
             ids.append(token)
             logprobs.append(logprob)
             self.drawn += 1
+            if self.drawn == self._hold_at:
+                self._going.clear()
             if token == engine.close_id:
                 finish = "stop"
                 break

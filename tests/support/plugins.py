@@ -10,7 +10,8 @@ from typing import Any
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_worker.agents.termination import TERMINATION, TerminationDecision
 from rolloutpool_worker.agents.tool_calls import AGENTS
-from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
+from rolloutpool_worker.conversation.branch import SampledTurn
+from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.tools import Isolated, ToolContext, ToolFailed, tool
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}

@@ -17,7 +17,7 @@ class ServedClock:
 
     async def tick(self, passed_s: float = 0.0, *, serving: bool = True) -> Tick:
         """A tick after so much time of Redis' clock."""
-        redis = self._store._connection.redis
+        redis = self._store.connection.redis
         seen = await redis.hget("rp:served", "seen_ms")
         if seen is not None:
             await redis.hset("rp:served", "seen_ms", int(int(seen) - passed_s * 1000))

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.support.forked_worker import ForkedWorker
 from tests.support.secrets import secrets_file
 from tests.support.waiting import until
 
@@ -37,22 +38,28 @@ class Worker:
     ) -> None:
         """Starts it. `run_by` is a command that becomes the worker, which is added to its arguments."""
         alone = () if "--processes" in arguments else ("--worker-id", new_worker_id())
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed with the process
+        env = {
+            **os.environ,
+            "ROLLOUTPOOL_REDIS_URL": redis_url,
+            "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
+            "ROLLOUTPOOL_WORKER_SLOTS": "32",
+            "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
+            # Hosts that are refused are tested on their own.
+            "ROLLOUTPOOL_ALLOWED_TARGETS": "*,127.0.0.0/8,::1",
+            # So are paths as names of tokenizers.
+            "ROLLOUTPOOL_ALLOWED_TOKENIZERS": "*",
+            "PYTHONPATH": os.pathsep.join([*map(str, import_from), os.environ.get("PYTHONPATH", "")]),
+            **env,
+        }
+        self.process: ForkedWorker | subprocess.Popen[bytes]
+        # A parent has imported nothing that takes long, and other sources have to be imported.
+        if alone and not run_by and not any((path / "rolloutpool_worker").exists() for path in import_from):
+            self.process = ForkedWorker([*alone, *arguments], env, Path(self._log.name))
+            return
         self.process = subprocess.Popen(
             [*run_by, sys.executable, "-m", "rolloutpool_worker", *alone, *arguments],
-            env={
-                **os.environ,
-                "ROLLOUTPOOL_REDIS_URL": redis_url,
-                "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
-                "ROLLOUTPOOL_WORKER_SLOTS": "32",
-                "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-                # Hosts that are refused are tested on their own.
-                "ROLLOUTPOOL_ALLOWED_TARGETS": "*,127.0.0.0/8,::1",
-                # So are paths as names of tokenizers.
-                "ROLLOUTPOOL_ALLOWED_TOKENIZERS": "*",
-                "PYTHONPATH": os.pathsep.join([*map(str, import_from), os.environ.get("PYTHONPATH", "")]),
-                **env,
-            },
+            env=env,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             # A group of its own, which `close` ends.
@@ -84,7 +91,8 @@ class Worker:
             return self.process.poll() is not None
 
         await until(look, LONGEST_WAIT)
-        return int(self.process.returncode)
+        assert self.process.returncode is not None
+        return self.process.returncode
 
     def kill(self) -> None:
         """Ends it without warning; harmless when it has ended."""

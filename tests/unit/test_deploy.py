@@ -18,10 +18,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic_settings import BaseSettings
 from tests.support.dockerfile import Stage, stages
-from tests.unit.test_docs import DEPLOYMENT, rows, section
+from tests.unit.test_docs import OPERATIONS, rows, section
 
+from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.process.build import COMMIT_VARIABLE, UNKNOWN
+from rolloutpool_common.process.settings import ActorSettings
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -75,7 +77,7 @@ def test_compose_file_fits_the_compose_specification() -> None:
 
 
 def test_compose_has_every_actor() -> None:
-    assert set(SERVICES) == {"redis", "api", "worker", "flower", "command", "prometheus"}
+    assert set(SERVICES) == {"redis", "api", "worker", "flower", "door", "command", "prometheus"}
     assert {f"{name}.Dockerfile" for name in (*SETTINGS, "command")} == {image.name for image in IMAGES}
     for name in (*SETTINGS, "command"):
         assert SERVICES[name]["build"] == {
@@ -91,14 +93,22 @@ def test_compose_has_every_actor() -> None:
     assert profiles == {"command": ["command"], "prometheus": ["monitoring"]}
 
 
+def test_the_door_is_the_api_s_image_and_gets_all_its_settings() -> None:
+    door = SERVICES["door"]
+    assert door["build"] == SERVICES["api"]["build"]
+    assert door["command"] == ["python", "-m", "rolloutpool_api.capabilities.harness"]
+    own = {f"ROLLOUTPOOL_{name.upper()}" for name in DoorSettings.model_fields.keys() - ActorSettings.model_fields}
+    assert own <= door["environment"].keys()
+
+
 @pytest.mark.parametrize("service", SETTINGS)
 def test_compose_sets_only_variables_that_exist(service: str) -> None:
     assert set(SERVICES[service]["environment"]) <= variables(service) | HUB_VARIABLES
 
 
-@pytest.mark.parametrize(("service", "heading"), [("api", "API"), ("worker", "Worker"), ("flower", "Flower")])
-def test_every_documented_variable_reaches_its_container(service: str, heading: str) -> None:
-    documented = {row[0].strip("`") for row in rows(section(DEPLOYMENT, f"### {heading}"))[1:]}
+@pytest.mark.parametrize("service", SETTINGS)
+def test_every_documented_variable_reaches_its_container(service: str) -> None:
+    documented = variables(service)
     assert len(documented) > 4
     environment = SERVICES[service]["environment"]
     assert documented - environment.keys() == set()
@@ -110,12 +120,15 @@ def test_every_documented_variable_reaches_its_container(service: str, heading: 
 
 def test_what_compose_itself_reads_is_documented() -> None:
     named = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
-    containers = section(DEPLOYMENT, "## Containers")
-    tables = set(re.findall(r"^\| `(\w+)` \|", DEPLOYMENT, re.MULTILINE))
-    assert {name for name in named if name not in tables and name not in containers} == set()
+    assert {name for name in named if f"`{name}`" not in OPERATIONS and f"{name}=" not in OPERATIONS} == set()
+    defaults = {
+        name: default
+        for row in rows(section(OPERATIONS, "## Containers"))[1:]
+        for name, default in zip(re.findall(r"`(\w+)`", row[0]), row[1].split(", "), strict=True)
+    }
+    assert len(defaults) > 8
     for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", (ROOT / "docker-compose.yml").read_text()):
-        row = re.search(rf"^\| `{name}` \| ([^|]*) \|", containers, re.MULTILINE)
-        assert row is None or row[1].strip() == default, name
+        assert defaults.get(name, default) == default, name
 
 
 @pytest.mark.parametrize("service", SETTINGS)
@@ -229,7 +242,7 @@ def test_redis_keeps_what_was_accepted() -> None:
 
 def test_nothing_is_published_beyond_this_machine() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == 3
+    assert len(published) == 4
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert "ports" not in SERVICES["redis"]
 

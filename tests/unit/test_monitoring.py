@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from rolloutpool_api.metrics import families
-from rolloutpool_common.process.metrics import COUNTED, HISTOGRAMS
+from rolloutpool_common.process.metrics import counted, histograms
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import PoolStats
@@ -34,6 +34,8 @@ DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
 
 
 ON_NO_PANEL = {
+    "rolloutpool_places_held": "It is 0 in pools without runners, whose own machines are watched for their load.",
+    "rolloutpool_places_wanted": "It is 0 in pools without runners; where it stays above, start more of them.",
     "rolloutpool_gc_collections_total": "It explains CPU time to those who look into one process; CPU is shown.",
 }
 """Metrics that the dashboard leaves out, and why."""
@@ -42,12 +44,12 @@ ON_NO_PANEL = {
 def existing() -> set[str]:
     """The samples that a pool has in which everything has happened once."""
     sums = {
-        "": {f"{metric.name}|{'a|' * len(metric.labels)}0": 1 for metric in HISTOGRAMS}
-        | {"|".join([metric.name, *"a" * len(metric.labels)]): 1 for metric in COUNTED},
+        "": {f"{metric.name}|{'a|' * len(metric.labels)}0": 1 for metric in histograms()}
+        | {"|".join([metric.name, *"a" * len(metric.labels)]): 1 for metric in counted()},
         "http://t": {"model_call_seconds|ok|0": 1},
     }
     standing = {"component": "api", "version": "1", "resident_bytes": 1, "open_fds": 1, "levels": {}}
-    stats = PoolStats({"drift:a": 1, "warning:a": 1}, 0, 0, 0, 0, dict.fromkeys(Priority, 0.0))
+    stats = PoolStats({"drift:a": 1, "warning:a": 1}, 0, 0, 0, dict.fromkeys(Priority, 0.0))
     depths = dict.fromkeys(Priority, Queue(outbox=0, published=0))
     pool = families(stats, depths, [], Measured(sums, [standing], RedisFacts(1, 2, 3), True))
     return {sample.name for family in pool for sample in family.samples}

@@ -9,7 +9,7 @@ from tests.mutants.selection import selected_tests
 from tests.mutants.table import read_results, write_table
 
 MUTANTS = read_mutants()
-DOCUMENT = ROOT / "docs" / "mutants.md"
+DOCUMENT = ROOT / "tests" / "mutants" / "README.md"
 RESULT = re.compile(r"killed by `tests/\S+\.py(::\w+)*`|killed by timeout|\*\*alive\*\*")
 
 

@@ -57,6 +57,6 @@ def test_a_compat_module_says_what_it_uses_and_has_a_test(path: Path) -> None:
     )
     assert (folder / f"test_{path.name}").is_file()
     assert re.match(
-        r'"""What .+ beyond its documented interface, so that an upgrade breaks this file alone\.\n\n- `',
+        r'"""Holds what .+ beyond its documented interface, so that an upgrade breaks this file alone\.\n\n- `',
         path.read_text(encoding="utf-8"),
     )

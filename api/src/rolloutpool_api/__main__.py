@@ -26,8 +26,6 @@ from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker
 from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store, StoreUntrusted
 
-__all__ = ["ApiServer", "BindFailed", "main"]
-
 FINISH_SECONDS = 5
 """How long the responses that are being written may take when the process stops."""
 IDLE_SECONDS = 5
@@ -36,7 +34,7 @@ BACKLOG = 2048
 
 
 class BindFailed(RolloutPoolError):
-    """The API's port is in use."""
+    """The port is in use."""
 
 
 class ApiServer(StoppingServer):
@@ -61,9 +59,8 @@ class ApiServer(StoppingServer):
         super().__init__(config, on_stop=app.state.services.stop)
 
 
-def listen(settings: ApiSettings) -> socket.socket:
-    """A socket at the configured address; raises `BindFailed`, whose message names the port and the setting."""
-    host, port = settings.api_host, settings.rollout_server_port
+def bind(host: str, port: int, *, settings: tuple[str, str]) -> socket.socket:
+    """A socket at an address; raises `BindFailed`, whose message names the settings of host and port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -71,12 +68,17 @@ def listen(settings: ApiSettings) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise BindFailed(
                 f"port {port} on {host} is in use: stop what listens there, or choose another port with "
-                "ROLLOUT_SERVER_PORT (0 picks a free one)"
+                f"{settings[1]} (0 picks a free one)"
             ) from None
         raise BindFailed(
-            f"can't listen on {host} port {port}: {error.strerror}. "
-            "Choose others with ROLLOUTPOOL_API_HOST and ROLLOUT_SERVER_PORT"
+            f"can't listen on {host} port {port}: {error.strerror}. Choose others with {settings[0]} and {settings[1]}"
         ) from None
+
+
+def listen(settings: ApiSettings) -> socket.socket:
+    """A socket at the API's address; raises `BindFailed`."""
+    names = ("ROLLOUTPOOL_API_HOST", "ROLLOUT_SERVER_PORT")
+    return bind(settings.api_host, settings.rollout_server_port, settings=names)
 
 
 async def refuse_foreign_schema(redis_url: str) -> None:

@@ -31,13 +31,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_api.errors import ApiError, Forbidden, KeyRequired, answer_error
 from rolloutpool_api.key_ring import KeyRing
-from rolloutpool_api.routes.docs import DOCS_PATHS
-from rolloutpool_api.routes.ui import UI_PATHS
+from rolloutpool_api.open_files import DOCS_PATHS, UI_PATHS
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.security.api_keys import GUEST, ApiKey, KeyScope
 from rolloutpool_common.security.targets import as_address, is_loopback
-
-__all__ = ["Admin", "Anybody", "AuthMiddleware", "MetricsReader", "Principal", "Reader", "Submitter"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -63,11 +60,7 @@ class Principal:
         return scope in self.scopes or KeyScope.ADMIN in self.scopes
 
     def must(self, scope: KeyScope) -> None:
-        """Demands a permission for what a route is about to do.
-
-        Raises:
-            Forbidden: They have neither this permission nor `admin`.
-        """
+        """Demands a permission for what a route is about to do."""
         if not self.may(scope):
             raise Forbidden(f"this key may not do this: it lacks the scope `{scope}`")
 

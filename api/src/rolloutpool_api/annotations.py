@@ -11,8 +11,6 @@ from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.rows import StoredTable
 
-__all__ = ["CheckedAnnotations", "check_annotations", "group_statistics", "indexes_of", "scores"]
-
 _PLACES = {name: place for place, name in enumerate(ENDED_FIELDS)}
 _STATUS, _LENGTHS, _SAMPLED = _PLACES["status"], _PLACES["response_lengths"], _PLACES["sampled_tokens"]
 _REWARD = "reward"
@@ -20,7 +18,7 @@ _REWARD = "reward"
 
 @dataclass(frozen=True)
 class CheckedAnnotations:
-    """What may be stored."""
+    """Holds what may be stored."""
 
     scalars: dict[str, dict[int, float]] = field(default_factory=dict)
     """By name, then by the rollout's index."""
@@ -45,15 +43,7 @@ def indexes_of(request: AnnotationRequest, batch_id: str, total: int, faults: Fa
 def check_annotations(
     request: AnnotationRequest, indexes: Sequence[int], table: StoredTable, known: Sequence[str], faults: FaultList
 ) -> CheckedAnnotations:
-    """Checks that streams have the lengths of their samples, and that a batch has not too many names.
-
-    Args:
-        request: Validated as its models say.
-        indexes: Of the rollouts that it names.
-        table: The rows of (at least) these rollouts.
-        known: Names of scalars that the batch has already.
-        faults: Gets what is wrong.
-    """
+    """Checks that streams have the lengths of their samples, and that a batch has not too many names."""
     checked = CheckedAnnotations()
     first = table.indexes[0] if table.indexes else 0
     for number, (item, index) in enumerate(zip(request.items, indexes, strict=True)):
@@ -79,13 +69,7 @@ def check_annotations(
 
 
 def scores(table: StoredTable, annotations: Mapping[str, Mapping[int, float]], of: str) -> Mapping[int, float]:
-    """Returns what rollouts are worth by a figure, by their index.
-
-    Args:
-        table: All rows of a batch.
-        annotations: Its scalars, by name.
-        of: Name of the figure. A `reward` that was annotated goes before that of the rollout's grader or environment.
-    """
+    """Returns what rollouts are worth by a figure, by their index."""
     said = annotations.get(of, {})
     if of != _REWARD:
         return said
@@ -94,12 +78,7 @@ def scores(table: StoredTable, annotations: Mapping[str, Mapping[int, float]], o
 
 
 def group_statistics(table: StoredTable, values: Mapping[int, float]) -> list[GroupStatistics]:
-    """Computes the figures of each group.
-
-    Args:
-        table: All rows of a batch.
-        values: A figure, by the rollout's index.
-    """
+    """Computes the figures of each group."""
     members: dict[str, list[int]] = {}
     for place, group in enumerate(table.groups):
         if group is not None:

@@ -22,6 +22,7 @@ from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.audit import Audit
 from rolloutpool_api.body import BodyLimit
+from rolloutpool_api.composition import routers
 from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, answer_store_error, has_v1_shape
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.hot_routes import HotRoutes
@@ -39,7 +40,6 @@ from rolloutpool_api.routes import (
     metrics,
     operations,
     osmosis,
-    regrades,
     rollouts,
     rows,
     runs,
@@ -53,8 +53,6 @@ from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.annotations import AnnotationRequest
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import StoreError
-
-__all__ = ["create_app", "create_reader_app"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -131,10 +129,12 @@ def _application(
     # First what each rollout goes through: a route is looked for in one router after the other.
     app.include_router(rollouts.posted, dependencies=described)
     for module in (
-        *(batches, batch_list, rows, annotations, attachments, regrades, history, runs),
+        *(batches, batch_list, rows, annotations, attachments, history, runs),
         *(operations, forks, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)
+    for router in routers():
+        app.include_router(router, dependencies=described)
     app.include_router(health.router)
     app.include_router(docs.router)
     app.include_router(ui.router)

@@ -17,8 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutpool_api.access import Principal
 from rolloutpool_common.security.api_keys import KeyScope
 
-__all__ = ["Audit"]
-
 _log = structlog.stdlib.get_logger(__name__)
 
 NO_ACTS = frozenset({"submit_batch", "run_rollout", "fork_rollout", "preflight"})

@@ -21,20 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutpool_api.errors import MalformedBody, UnsupportedBody
 
-__all__ = [
-    "FROM_BYTES",
-    "TAKES_LARGE",
-    "BodyLimit",
-    "StrictRequest",
-    "StrictRoute",
-    "check_kind",
-    "off_loop",
-    "parse",
-    "read_json_body",
-    "refuse_repeated_keys",
-    "replay",
-]
-
 T = TypeVar("T")
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -100,25 +86,12 @@ def _refuse_repeated_key(pairs: list[tuple[str, Any]]) -> None:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Does work on a body, in a thread where the body is large, so that the event loop stays free.
-
-    Args:
-        size: Of the body, in bytes.
-        work: Must be safe to call in a thread.
-
-    Returns:
-        What `work` returns.
-    """
+    """Does work on a body, in a thread where the body is large, so that the event loop stays free."""
     return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()
 
 
 async def read_json_body(request: Request) -> bytes:
-    """Reads the raw body of a request.
-
-    Raises:
-        UnsupportedBody: its content type is not JSON, or it is compressed.
-        MalformedBody: it is empty.
-    """
+    """Reads the raw body of a request."""
     check_kind(request.headers)
     body = await request.body()
     if not body:
@@ -149,11 +122,7 @@ class StrictRequest(Request):
     """A request whose JSON is strict, and parsed in a thread where it is large."""
 
     async def json(self) -> Any:
-        """Parses the body; FastAPI calls this once per request, for the route's body parameters.
-
-        Raises:
-            json.JSONDecodeError: with Python's own texts, because protocol v1's clients see them.
-        """
+        """Parses the body; FastAPI calls this once per request, for the route's body parameters."""
         body = await self.body()
         return await off_loop(len(body), lambda: _parse_like_python(body))
 

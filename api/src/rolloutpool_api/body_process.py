@@ -1,7 +1,7 @@
 """The process that large bodies are read in, as the API's process sees it. `body_reader` is what runs in there.
 
 Parsing and validating hold the interpreter's lock (GIL) for seconds where a body is large, so a thread would stop the
-API's event loop as well. Another process does not (docs/decisions/0019).
+API's event loop as well. Another process does not (docs/decisions/0012).
 
 1. The first question starts the process, which takes about a second. It answers one question at a time; further ones
    wait here.
@@ -32,8 +32,6 @@ import structlog
 from rolloutpool_api.errors import BodyTooCostly, ReaderEnded
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_api.spool import Spool
-
-__all__ = ["LENGTH_BYTES", "TICKET_TYPE", "BodyProcess", "ForwardedRequest", "ReaderReply", "V1Ticket", "frame"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -99,19 +97,7 @@ class BodyProcess:
         self._ended: list[subprocess.Popen[bytes]] = []
 
     async def ask(self, question: ForwardedRequest | V1Ticket, body: Spool) -> tuple[ReaderReply, Spool]:
-        """Asks the process, when the questions before this one are answered.
-
-        Args:
-            question: What to do.
-            body: Stays the caller's.
-
-        Returns:
-            The head of the answer, and its body, which is the caller's to close.
-
-        Raises:
-            BodyTooCostly: It took more memory than there is for one body.
-            ReaderEnded: The process ended for another reason.
-        """
+        """Asks the process, when the questions before this one are answered."""
         async with self._turn:
             if self._idle is not None:
                 self._idle.cancel()

@@ -26,8 +26,6 @@ from rolloutpool_api.settings import ApiSettings
 from rolloutpool_api.spool import Spool
 from rolloutpool_common.process.garbage import collect_rarely
 
-__all__ = ["answer_request", "main"]
-
 
 class _ReaderServices(ApiServices):
     """Services of a process that only takes requests in."""
@@ -37,16 +35,7 @@ class _ReaderServices(ApiServices):
 
 
 async def answer_request(app: ASGIApp, scope: dict[str, Any], spool: Spool) -> tuple[ReaderReply, bytes]:
-    """Runs the application for one request whose body is complete.
-
-    Args:
-        app: The application.
-        scope: Of the request.
-        spool: Its body.
-
-    Returns:
-        Head and body of the response.
-    """
+    """Runs the application for one request whose body is complete."""
     messages: list[Message] = [{"type": "http.request", "body": spool.read(), "more_body": False}]
     sent: list[Message] = []
 

@@ -14,8 +14,6 @@ import time
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.records import Capacity
 
-__all__ = ["RecentCapacity"]
-
 FRESH_SECONDS = 0.05
 
 
@@ -31,11 +29,7 @@ class RecentCapacity:
         self._accepted_bytes = 0
 
     async def look(self) -> Capacity:
-        """Returns the capacity.
-
-        Raises:
-            StoreUnavailable: Redis does not answer.
-        """
+        """Returns the capacity."""
         if time.monotonic() - self._read_at > FRESH_SECONDS:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._ask())

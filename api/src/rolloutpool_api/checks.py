@@ -6,8 +6,8 @@ pydantic reports those.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutpool_api.fault_list import FaultList, path
@@ -16,22 +16,9 @@ from rolloutpool_common.protocol.checks import LONGEST_ID
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
+from rolloutpool_common.protocol.offers import PLUGINS, plugins_of
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import Worker
-
-__all__ = [
-    "AttachmentCheck",
-    "Catalog",
-    "Check",
-    "CompleteCheck",
-    "GraderCheck",
-    "GroupCheck",
-    "IdCheck",
-    "NameCheck",
-    "StalenessCheck",
-    "as_object",
-    "expanded_ids",
-]
 
 HINTS = ("max_assistant_turns", "max_user_turns", "budget_tokens")
 
@@ -44,15 +31,7 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def expanded_ids(rollout_id: str, n: int) -> list[str]:
-    """Names the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on.
-
-    Args:
-        rollout_id: The item's own id.
-        n: How many rollouts it stands for, at least 1.
-
-    Returns:
-        `n` ids, all different.
-    """
+    """Names the `n` rollouts of an item: `x` stays `x` for one, else `x-0`, `x-1` and so on."""
     return [rollout_id] if n == 1 else [f"{rollout_id}-{i}" for i in range(n)]
 
 
@@ -66,13 +45,7 @@ class Check:
         """Looks at what surrounds the rollouts; called once, before the first rollout."""
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Looks at one rollout.
-
-        Args:
-            index: Its place in the document.
-            raw: As it stands there.
-            item: As the model has it; None if the model refused it.
-        """
+        """Looks at one rollout."""
 
     def see_end(self) -> None:
         """Adds the faults that only all rollouts together show; called once, after the last rollout."""
@@ -86,17 +59,14 @@ class Catalog:
     agents: frozenset[str]
     termination_strategies: frozenset[str]
     environments: frozenset[str] = frozenset()
-    graders: frozenset[str] = frozenset()
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Plug-ins of capabilities, by kind."""
     own_tokenizers: frozenset[str] | None = None
     """Those that workers were started with, by name or `name@revision`; None where one does not say."""
 
     @classmethod
     def of(cls, workers: Sequence[Worker]) -> "Catalog | None":
-        """Collects what any live worker announces.
-
-        Returns:
-            None while no worker is alive. Names are then not checked, because all of them may be right.
-        """
+        """Collects what any live worker announces."""
         live = [worker for worker in workers if worker.alive]
         if not live:
             return None
@@ -109,12 +79,16 @@ class Catalog:
             agents=frozenset(name for worker in live for name in worker.agents),
             termination_strategies=frozenset(name for worker in live for name in worker.termination_strategies),
             environments=frozenset(name for worker in live for name in worker.environments),
-            graders=frozenset(name for worker in live for name in worker.graders),
+            others={
+                kind: frozenset(names)
+                for kind in (plugin.kind for plugin in PLUGINS)
+                if (names := {name for worker in live for name in plugins_of(worker)[kind]})
+            },
         )
 
 
 class NameCheck(Check):
-    """Agents, tools, environments, graders and strategies are known to a live worker, and hints can be honoured."""
+    """Agents, tools, environments and other plug-ins are known to a live worker, and hints can be honoured."""
 
     def __init__(self, catalog: Catalog | None) -> None:
         super().__init__()
@@ -146,8 +120,9 @@ class NameCheck(Check):
         self._check_known("agent", options.get("agent"), self._catalog.agents, (*at, "agent"))
         environment = as_object(options.get("environment")).get("name")
         self._check_known("environment", environment, self._catalog.environments, (*at, "environment", "name"))
-        grader = as_object(options.get("grader")).get("name")
-        self._check_known("grader", grader, self._catalog.graders, (*at, "grader", "name"))
+        for plugin in PLUGINS:
+            name, known = as_object(options.get(plugin.option)).get("name"), self._catalog.others.get(plugin.kind)
+            self._check_known(plugin.words, name, known or frozenset(), (*at, plugin.option, "name"))
         tools = options.get("tools")
         for position, tool in enumerate(tools if isinstance(tools, list) else ()):
             self._check_known("tool", tool, self._catalog.tools, (*at, "tools", position))
@@ -280,34 +255,6 @@ class _EndpointFields:
         if trainer is not None and item.server_url is None and name in trainer.model_fields_set:
             return getattr(trainer, name)
         return getattr(self._defaults, name)
-
-
-class GraderCheck(Check):
-    """The rollouts of a group have one grader: it may judge them together, and their rewards are compared."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._default: str | None = None
-        self._graders: dict[str, str | None] = {}
-
-    def see_document(self, document: dict[str, Any]) -> None:
-        """Notes the grader of `defaults`."""
-        self._default = _grader_of(as_object(document.get("defaults")))
-
-    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Compares the rollout's grader with that of its group."""
-        if item is None or item.group is None:
-            return
-        own = _grader_of(as_object(raw)) if "grader" in item.model_fields_set else self._default
-        first = self._graders.setdefault(item.group, own)
-        if first != own:
-            text = f"group {item.group[:64]!r} has the grader {first!r} already; a group has one, or none"
-            self.faults.add(path("rollouts", index, "grader", "name"), text)
-
-
-def _grader_of(options: dict[str, Any]) -> str | None:
-    name = as_object(options.get("grader")).get("name")
-    return name if isinstance(name, str) else None
 
 
 class CompleteCheck(Check):

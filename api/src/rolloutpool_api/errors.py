@@ -1,4 +1,4 @@
-"""What the API answers when it can't do what it was asked: one class per HTTP status and reason.
+"""Says what the API answers when it can't do what it was asked: one class per HTTP status and reason.
 
     RolloutPoolError
     └── ApiError                 has an HTTP status
@@ -261,36 +261,18 @@ class ShuttingDown(ApiError):
 def answer(
     at: str, status: int, message: str, extra: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Makes an error answer in the shape that this path has.
-
-    Args:
-        at: The request's path; protocol v1's paths have a shape of their own.
-        status: HTTP status.
-        message: What happened and what to do.
-        extra: Further fields of the error; protocol v1's shape has no place for them.
-        headers: Of the answer.
-    """
+    """Makes an error answer in the shape that this path has."""
     body = {"detail": message} if has_v1_shape(at) else {"error": {"message": message, **(extra or {})}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
 def answer_error(at: str, error: ApiError) -> Response:
-    """Makes the answer of an error, in the shape that this path has.
-
-    Args:
-        at: The request's path.
-        error: Has status, message and headers.
-    """
+    """Makes the answer of an error, in the shape that this path has."""
     return answer(at, error.status, error.message, error.extra(), error.headers())
 
 
 def answer_store_error(at: str, error: StoreError) -> Response:
-    """Makes the answer to a request that the store refused or did not answer.
-
-    Args:
-        at: The request's path.
-        error: What the store raised.
-    """
+    """Makes the answer to a request that the store refused or did not answer."""
     if isinstance(error, IdempotencyKeyReused | BatchStillRunning):
         return answer(at, 409, error.message)
     if isinstance(error, BatchDeleted):

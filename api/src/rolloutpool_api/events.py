@@ -26,8 +26,6 @@ from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.store import StoreError, keys
 from rolloutpool_common.store.records import EndedRollout
 
-__all__ = ["PROGRESS_SECONDS", "stream"]
-
 _log = structlog.stdlib.get_logger(__name__)
 
 PROGRESS_SECONDS = 0.5
@@ -40,15 +38,7 @@ RECONNECT_MS = 2000
 async def stream(
     services: ApiServices, batch_id: str, cursor: str, caller: Principal, view: View
 ) -> AsyncIterator[ServerSentEvent]:
-    """Yields all events of a batch after a cursor.
-
-    Args:
-        services: Of this process.
-        batch_id: The batch.
-        cursor: Of the last result that the reader has; "0" begins at the start.
-        caller: Who reads; it must be theirs, or they an admin.
-        view: Whether each `result` has the rollout's row.
-    """
+    """Yields all events of a batch after a cursor."""
     try:
         with EVENT_STREAMS:
             async for event in _events(services, batch_id, cursor, caller, view):

@@ -13,8 +13,6 @@ from pydantic import ValidationError
 
 from rolloutpool_common.protocol.errors import Fault
 
-__all__ = ["MAX_LISTED", "FaultList", "path"]
-
 MAX_LISTED = 1000
 LONGEST_KEY = 80
 LONGEST_MESSAGE = 500
@@ -27,14 +25,7 @@ _TEXTS = {
 
 
 def path(*steps: str | int) -> str:
-    """Writes steps into a document as one path.
-
-    Args:
-        *steps: Keys and list indices, from the outside in.
-
-    Returns:
-        For example `rollouts[3].messages[0].role`.
-    """
+    """Writes steps into a document as one path."""
     text = ""
     for step in steps:
         if isinstance(step, int):
@@ -54,12 +45,7 @@ class FaultList:
         self.total = 0
 
     def add(self, where: str, message: str) -> None:
-        """Adds one fault; it is counted even if the list is full.
-
-        Args:
-            where: Its path in the document.
-            message: What is wrong and what would be right; cut at 500 characters.
-        """
+        """Adds one fault; it is counted even if the list is full."""
         self.total += 1
         if len(self.listed) < MAX_LISTED:
             self.listed.append(Fault(path=where, message=message[:LONGEST_MESSAGE]))
@@ -70,13 +56,7 @@ class FaultList:
         self.listed += others.listed[: MAX_LISTED - len(self.listed)]
 
     def add_all(self, error: ValidationError, part: Any, *, at: Sequence[str | int] = ()) -> None:
-        """Adds all that pydantic found in a part of the document.
-
-        Args:
-            error: What it found.
-            part: The part, as it stands in the document.
-            at: The steps that lead to the part.
-        """
+        """Adds all that pydantic found in a part of the document."""
         # Further faults are only counted: writing their texts would cost time, and nobody would read them.
         if len(self.listed) >= MAX_LISTED:
             self.total += error.error_count()

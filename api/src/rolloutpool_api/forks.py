@@ -1,7 +1,7 @@
 """From a finished rollout to the batch of its forks.
 
-1. The parent's result is read. What cannot be continued is refused, with the reason: a result without a record, an
-   environment whose session cannot be made again, a turn before the first or past the end.
+1. The parent's result is read, with its journal. What cannot be continued is refused, with the reason: a result that
+   has none, an environment whose session cannot be made again, a turn before the first or past the end.
 2. A document of `POST /v1/batches` is written, with the parent's options and messages and what the request gives, and
    validated like any other: hosts, secrets, names, sizes.
 3. The batch gets the parent's result, which its workers read (`store/staging.py`), so the parent may be deleted.
@@ -9,6 +9,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +25,18 @@ from rolloutpool_common.protocol.endpoint import EndpointOptions, EndpointProtoc
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.errors import Fault
 from rolloutpool_common.protocol.fork import ForkRequest
+from rolloutpool_common.protocol.journal import (
+    EnvironmentRecord,
+    JournalRecord,
+    JournalUnreadable,
+    ObservationRecord,
+    TurnRecord,
+)
+from rolloutpool_common.protocol.kept_journal import JournalMissing, KeptJournal, ResultChanged, read_journal
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
+from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import NewBatch
-
-__all__ = ["plan_fork"]
 
 _LAST = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.ENVIRONMENT, FinishReason.STRATEGY})
 """Ends after which an agent does not go on, whatever its limits are."""
@@ -47,31 +54,12 @@ def plan_fork(
     owner: str,
     idempotency_key: str | None,
 ) -> NewBatch:
-    """Makes the batch of a rollout's forks.
-
-    Args:
-        data: The rollout's result, as JSON.
-        request: Validated.
-        catalog: What the live workers can run; None checks no names.
-        restrictions: Of this pool.
-        owner: The name of the key that asks for the forks.
-        idempotency_key: As the request has it.
-
-    Raises:
-        Conflict: The rollout cannot be continued at this turn.
-        Rejected: Something in the request is wrong; the error lists all of it.
-    """
+    """Makes the batch of a rollout's forks."""
     result = RolloutResult.model_validate_json(data)
-    record = result.replay
-    if record is None or not result.samples:
-        raise Conflict(
-            f"rollout {result.uid} carries no record or no tokens, so it cannot be continued: its batch wanted none "
-            "(replay_record), nothing was sampled, what was is not delivered (stale, quarantined), or an older version "
-            "made it"
-        )
+    journal = _journal_of(result)
     _check_turn(result, request)
-    _check_environment(record, request.turn)
-    document = _document(result, record, request)
+    _check_environment(journal.records, request.turn)
+    document = _document(result, journal.submitted, request)
     try:
         new = plan_batch(document, catalog, restrictions, owner=owner, idempotency_key=idempotency_key)
     except Rejected as rejected:
@@ -82,6 +70,18 @@ def plan_fork(
     return replace(new, shared=orjson.dumps(shared), trunk=data, digest=digest)
 
 
+def _journal_of(result: RolloutResult) -> KeptJournal:
+    try:
+        journal = read_journal(result)
+    except (JournalMissing, JournalUnreadable, ResultChanged) as fault:
+        raise Conflict(f"rollout {result.uid} cannot be continued: {fault.message}") from None
+    if any(record.branch for record in journal.records):
+        raise Conflict(f"rollout {result.uid} has several branches, and a fork counts the turns of one")
+    if not result.samples:
+        raise Conflict(f"rollout {result.uid} has no tokens, so it cannot be continued")
+    return journal
+
+
 def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
     faults, turns = FaultList(), len(result.turns)
     ended = result.status is RolloutStatus.COMPLETED and result.finish_reason in _LAST
@@ -89,7 +89,7 @@ def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
     if request.turn > last:
         why = f"it ended with {result.finish_reason}, so " if ended else ""
         faults.add("turn", f"rollout {result.uid} has {turns} turns; {why}{last} is the last that can be sampled")
-    options = {} if result.replay is None else result.replay.options
+    options = _options_of(result)
     max_turns = request.max_turns or options.get("max_turns", RolloutOptions.model_fields["max_turns"].default)
     if request.turn > max_turns:
         faults.add("max_turns", f"is {max_turns}, so that turn {request.turn} is never sampled; give a higher one")
@@ -104,29 +104,36 @@ def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
         raise Rejected(faults.listed, faults.total)
 
 
-def _check_environment(record: ReplayRecord, turn: int) -> None:
-    asked = [step.turn for step in record.steps if step.turn < turn]
-    name = (record.options.get("environment") or {}).get("name")
-    if turn > 1 and record.crash is CrashEffect.NONE:
+def _check_environment(records: Sequence[JournalRecord], turn: int) -> None:
+    session = next((record for record in records if isinstance(record, EnvironmentRecord)), None)
+    if session is None:
+        return
+    if turn > 1 and session.crash is CrashEffect.NONE:
         raise Conflict(
-            f"environment {name} declares that its sessions cannot be made again (crash: none), so only turn 1 can be "
-            "forked"
+            f"environment {session.name} declares that its sessions cannot be made again (crash: none), so only turn 1 "
+            "can be forked"
         )
-    if record.crash is CrashEffect.SNAPSHOT and asked and max(asked) not in record.snapshots:
+    asked, number, facts = 0, 0, None
+    for record in records:
+        number += isinstance(record, TurnRecord)
+        if number < turn and isinstance(record, ObservationRecord) and record.environment is not None:
+            asked, facts = number, record.environment
+    if session.crash is CrashEffect.SNAPSHOT and facts is not None and facts.steps and facts.snapshot is None:
         raise Conflict(
-            f"the snapshot of environment {name} after turn {max(asked)} is not in the result: all snapshots of a "
+            f"the snapshot of environment {session.name} after turn {asked} is not in the result: all snapshots of a "
             "rollout together were too long, and the oldest were left out"
         )
 
 
-def _document(result: RolloutResult, record: ReplayRecord, request: ForkRequest) -> dict[str, Any]:
+def _document(result: RolloutResult, submitted: list[dict[str, Any]], request: ForkRequest) -> dict[str, Any]:
     """Writes the forks as a document of `POST /v1/batches`."""
-    before = record.options.get("protocol", EndpointProtocol.CALLBACK)
+    kept = _options_of(result)
+    before = kept.get("protocol", EndpointProtocol.CALLBACK)
     dropped = {*_ENDPOINTS_OWN, "v1"} | (set() if request.trainer is None else EndpointOptions.model_fields.keys())
-    options = {key: value for key, value in record.options.items() if key not in dropped}
+    options = {key: value for key, value in kept.items() if key not in dropped}
     if request.trainer is not None:
         # What the parent's endpoint was holds for another one only as far as nothing else is said of that.
-        known = {key: record.options[key] for key in EndpointOptions.model_fields if key in record.options}
+        known = {key: kept[key] for key in EndpointOptions.model_fields if key in kept}
         options |= known | request.trainer.endpoint_fields()
         after = options.get("protocol", EndpointProtocol.CALLBACK)
         if (before == EndpointProtocol.CALLBACK) != (after == EndpointProtocol.CALLBACK):
@@ -134,12 +141,11 @@ def _document(result: RolloutResult, record: ReplayRecord, request: ForkRequest)
                 f"rollout {result.uid} was asked by {before}, and {after} is another kind of endpoint: a callback says "
                 "what the policy wrote, an engine's ids are parsed here; fork it in the parent's kind"
             )
-    transcript = record.edits[0].before if record.edits else result.messages
     given = ("callback_api_key", "max_turns", "max_tokens_total", "deadline_seconds", "server_url")
     item = {
         **options,
         **{name: value for name in given if (value := getattr(request, name)) is not None},
-        "messages": [message.wire() for message in transcript[: record.given]],
+        "messages": submitted,
         "metadata": {**result.metadata, **request.metadata},
         "sampling_params": {**options.get("sampling_params", {}), **request.sampling_params},
         "labels": {**result.labels, **request.labels},
@@ -154,6 +160,10 @@ def _document(result: RolloutResult, record: ReplayRecord, request: ForkRequest)
         "run": request.run,
         "labels": {**request.labels, "forked_from": result.uid},
     }
+
+
+def _options_of(result: RolloutResult) -> dict[str, Any]:
+    return {} if result.replay is None else result.replay.options
 
 
 def _items(item: dict[str, Any], request: ForkRequest) -> list[dict[str, Any]]:

@@ -4,8 +4,6 @@ The head is the request line and the headers. A connection whose head grows beyo
 closed. `uvicorn_compat` feeds the counters, because only the protocol of a connection sees the head while it comes.
 """
 
-__all__ = ["MAX_HEAD_BYTES", "RESPONSE_431", "HeadSize"]
-
 MAX_HEAD_BYTES = 64 * 1024
 
 _BODY = b'{"error":{"message":"the request line and headers are larger than %d bytes"}}' % MAX_HEAD_BYTES

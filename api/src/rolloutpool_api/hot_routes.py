@@ -33,8 +33,6 @@ from rolloutpool_common.protocol.osmosis.request import names_wire
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.api_keys import KeyScope
 
-__all__ = ["HotRoutes"]
-
 _JSON = frozenset({None, b"application/json", b"application/json; charset=utf-8"})
 _RESULTS = re.compile(r"/v1/batches/([^/\n]+)/results")
 _QUERY: Mapping[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
@@ -71,7 +69,7 @@ _Answer = Callable[[_Call], Awaitable[Response | _NotPlain]]
 
 @dataclass(frozen=True)
 class _Route:
-    """What metrics and audit read of a request's route."""
+    """Holds what metrics and audit read of a request's route."""
 
     path: str
     endpoint: Callable[..., Any]

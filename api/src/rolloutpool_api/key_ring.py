@@ -19,8 +19,6 @@ import structlog
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.security.api_keys import GUEST, ApiKey, KeyQuota, KeyScope, find_key
 
-__all__ = ["KeyRing"]
-
 _log = structlog.stdlib.get_logger(__name__)
 
 LOOK_SECONDS = 0.5

@@ -29,8 +29,6 @@ from rolloutpool_api.spool import Spool
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import StoreError
 
-__all__ = ["LargeBodies"]
-
 _V1 = ("POST", "/rollout")
 _PICKLED = (
     "type",

@@ -13,50 +13,27 @@ from prometheus_client.metrics_core import Metric as Family
 
 from rolloutpool_common.process.build import UNKNOWN
 from rolloutpool_common.process.metrics import (
-    COUNTED,
-    ENVIRONMENT_CALLS,
-    ENVIRONMENT_OUTCOMES,
-    GRADER_CALLS,
-    GRADER_OUTCOMES,
-    HISTOGRAMS,
-    MODEL_CALLS,
-    MODEL_OUTCOMES,
     SEPARATOR,
     SUM,
-    TOOL_CALLS,
-    TOOL_OUTCOMES,
     Counted,
     Histogram,
+    Level,
     Metric,
+    counted,
+    histograms,
 )
 from rolloutpool_common.store.measures import Measured
-
-__all__ = ["measured_families"]
-
-_CALLS = {
-    MODEL_CALLS.name: ("model_calls", "Calls of trainers, repetitions included.", MODEL_OUTCOMES),
-    TOOL_CALLS.name: ("tool_calls", "Calls of tools.", TOOL_OUTCOMES),
-    GRADER_CALLS.name: ("grader_calls", "Calls of graders.", GRADER_OUTCOMES),
-    ENVIRONMENT_CALLS.name: ("environment_calls", "What environments were asked.", ENVIRONMENT_OUTCOMES),
-}
-"""Histograms whose counts are a counter of their own: its name, its help, and the outcomes that it has from the first
-call on, so that a rate sees the first failure too."""
-_PHASES = ("model", "tool", "grader", "pause")
 
 Labels = tuple[str, ...]
 
 
 def measured_families(measured: Measured) -> Iterator[Family]:
-    """Makes all metrics that processes measure.
-
-    Args:
-        measured: The sums, and what each process is at this moment.
-    """
+    """Makes all metrics that processes measure."""
     found = _by_metric(measured.sums)
-    for histogram in HISTOGRAMS:
+    for histogram in histograms():
         yield from _histogram(histogram, found.get(histogram.name, {}))
-    for counted in COUNTED:
-        yield _counter(counted, found.get(counted.name, {}))
+    for number in counted():
+        yield _counter(number, found.get(number.name, {}))
     yield from _standings(measured.standings)
     redis = measured.redis
     yield _gauge("redis_memory_bytes", "Memory that Redis uses.", redis.memory_bytes)
@@ -71,7 +48,7 @@ def measured_families(measured: Measured) -> Iterator[Family]:
 
 def _by_metric(sums: Mapping[str, Mapping[str, int]]) -> dict[str, dict[Labels, int]]:
     """Sorts the fields by metric; a metric by endpoint gets the endpoint as its first label."""
-    by_endpoint = {metric.name for metric in HISTOGRAMS if metric.by_endpoint}
+    by_endpoint = {metric.name for metric in histograms() if metric.by_endpoint}
     found: dict[str, dict[Labels, int]] = {}
     for endpoint, fields in sums.items():
         for field, n in fields.items():
@@ -98,8 +75,8 @@ def _histogram(metric: Histogram, sums: Mapping[Labels, int]) -> Iterator[Family
     for labels_of, (*counts, total) in sorted(cells.items()):
         family.add_metric(labels_of, list(zip(bounds, accumulate(counts), strict=True)), total)
     yield family
-    if metric.name in _CALLS:
-        name, text, outcomes = _CALLS[metric.name]
+    if metric.calls is not None:
+        name, text, outcomes = metric.calls
         calls = CounterMetricFamily(f"rolloutpool_{name}", text, labels=names)
         numbers = {(*called, outcome): 0.0 for *called, _ in cells for outcome in outcomes}
         numbers |= {labels_of: sum(counts) for labels_of, (*counts, _) in cells.items()}
@@ -165,8 +142,9 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
     def level(name: str) -> int:
         return sum(standing["levels"].get(name, 0) for some in of.values() for standing in some)
 
-    for phase in _PHASES:
-        phases.add_metric([phase], level(phase))
+    for phase, declared in Level.all.items():
+        if declared.is_phase:
+            phases.add_metric([phase], level(phase))
     yield from (processes, memory, largest, files, builds, phases)
     yield _gauge(
         "running_version_lag",

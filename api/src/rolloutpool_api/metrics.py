@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from rolloutpool_api.measured import measured_families
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.result import Alignment
@@ -24,8 +25,6 @@ from rolloutpool_common.protocol.workers import Queue, Worker, WorkerRole
 from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import PoolStats, RefusalCause
 from rolloutpool_common.store.measures import Measured
-
-__all__ = ["encode", "families", "outage"]
 
 _PLAIN = {
     "batches": ("batches_accepted", "Batches that were accepted."),
@@ -105,12 +104,11 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         ("cause", "key"),
         (),
     ),
-    "push": (
-        "pushes",
-        "Results that were pushed, given up, or cancelled before.",
-        ("outcome",),
-        ["dead", "delivered", "stopped"],
-    ),
+    **{
+        counter.prefix: (counter.name, counter.text, (counter.label,), counter.always)
+        for capability in CAPABILITIES
+        for counter in capability.counters
+    },
 }
 """Prefix of the totals' fields -> (name, help, labels, values that are always there)."""
 
@@ -126,15 +124,7 @@ class _Once(Collector):
 
 
 def encode(found: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Writes metrics in the format that an Accept header asks for.
-
-    Args:
-        found: The metrics of this scrape.
-        accept: The request's Accept header.
-
-    Returns:
-        The text, and its content type.
-    """
+    """Writes metrics in the format that an Accept header asks for."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(list(found)))
     encoder, content_type = choose_encoder(accept)
@@ -153,15 +143,7 @@ def families(
     measured: Measured,
     owners: Iterable[str] = (GUEST,),
 ) -> Iterator[Metric]:
-    """Makes all metrics of a pool.
-
-    Args:
-        standing: The totals of the store.
-        depths: How many rollouts wait, by priority.
-        workers: All workers that are known.
-        measured: What all processes have measured.
-        owners: The names whose submits are counted from the first scrape on, with 0.
-    """
+    """Makes all metrics of a pool."""
     yield _gauge("redis_up", "Whether Redis answered.", 1)
     for field, (name, text) in _PLAIN.items():
         yield CounterMetricFamily(f"rolloutpool_{name}", text, value=standing.totals.get(field, 0))
@@ -205,8 +187,9 @@ def families(
     yield _gauge("worker_slots_used_max", "Rollouts of the fullest worker that takes work.", max(shared, default=0))
     yield _gauge("worker_slots_used_min", "Rollouts of the emptiest worker that takes work.", min(shared, default=0))
     yield _gauge("runs_paused", "Runs that are paused.", standing.paused_runs)
-    yield _gauge("rollouts_grading", "Rollouts that wait for their grade, and are sampled.", standing.grading)
-    yield _gauge("pushes_pending", "Results that are due at a webhook, now or later.", standing.pushes_pending)
+    for capability in CAPABILITIES:
+        for gauge in capability.gauges:
+            yield _gauge(gauge.name, gauge.text, standing.gauges.get(gauge.name, 0))
     yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
     yield from measured_families(measured)
 

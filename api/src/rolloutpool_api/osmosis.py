@@ -27,7 +27,7 @@ from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnk
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.submission import osmosis_key, plan_osmosis
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.offers import missing, needs_of, offer_names, shown
+from rolloutpool_common.protocol.offers import missing, needs_of, shown
 from rolloutpool_common.protocol.osmosis.request import OPTIONS_KEY, OsmosisCancel, OsmosisRequest, Wire
 from rolloutpool_common.protocol.osmosis.response import (
     LEASE_SECONDS,
@@ -42,9 +42,8 @@ from rolloutpool_common.protocol.osmosis.response import (
 )
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
 from rolloutpool_common.store import LeaseOutcome, NewBatch, StoreError, StoreUnavailable, keys, new_lease
+from rolloutpool_common.store.announcements import offer_of
 from rolloutpool_common.store.polling_leases import LeaseLook
-
-__all__ = ["accept", "cancel", "health", "poll"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -69,24 +68,7 @@ _REFUSALS = {
 
 
 async def accept(services: ApiServices, wire: Wire, document: Any, caller: Principal) -> Response:
-    """Submits one rollout.
-
-    Args:
-        services: Of this process.
-        wire: Which wire the body is of; not v1.
-        document: The parsed body.
-        caller: Who submits it.
-
-    Returns:
-        The answer with the lease's token (202).
-
-    Raises:
-        KeyRequired: The pool has keys, and the caller has sent none.
-        Forbidden: The caller may not submit.
-        RequestValidationError: The body is no rollout of this wire, or one that this pool refuses.
-        Conflict: The rollout_id is in use.
-        ShuttingDown: This process stops.
-    """
+    """Submits one rollout."""
     # Protocol v1's trainers need no key from near by, because they have none. This wire's controllers can have one, and
     # without it nobody could tell apart who may poll and cancel.
     if caller.name == GUEST and services.keys.required:
@@ -126,19 +108,7 @@ async def accept(services: ApiServices, wire: Wire, document: Any, caller: Princ
 
 
 async def poll(services: ApiServices, rollout_id: str, token: str, owner: str) -> Response:
-    """Answers with the result, or with the status once it changes, or after `WAIT_SECONDS`.
-
-    Args:
-        services: Of this process.
-        rollout_id: As it was submitted.
-        token: Of its lease.
-        owner: Who polls.
-
-    Raises:
-        ResourceUnknown: This owner has no such rollout, or its end is too long ago.
-        Forbidden: The token is another one.
-        ShuttingDown: This process stops; the lease is renewed.
-    """
+    """Answers with the result, or with the status once it changes, or after `WAIT_SECONDS`."""
     look = await _look(services, owner, rollout_id, token)
     # A claim may have come before the first poll. A controller that is not told at once would wait for the next change.
     if look.status is look.told and not look.status.terminal:
@@ -226,17 +196,7 @@ async def _lacking(services: ApiServices, new: NewBatch) -> str:
     if not (needs := needs_of(orjson.loads(new.rollouts[0].overrides))):
         return ""
     live = [worker for worker in await services.store.workers.known() if worker.alive]
-    offers = [
-        offer_names(
-            tools=worker.tools,
-            agents=worker.agents,
-            termination_strategies=worker.termination_strategies,
-            environments=worker.environments,
-            graders=worker.graders,
-        )
-        for worker in live
-    ]
-    return shown(missing(needs, offers)) if live else ""
+    return shown(missing(needs, map(offer_of, live))) if live else ""
 
 
 def _fault(text: str, *at: str) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from rolloutpool_common.store.liveness import LOOK_SECONDS
 from rolloutpool_common.store.reconciliation import Removal
 from rolloutpool_common.store.signals import Signals
 
-__all__ = ["PeriodicTask", "Reconciler"]
-
 _log = structlog.stdlib.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
@@ -60,14 +58,7 @@ class PeriodicTask:
         period_s: Callable[[], float] | None = None,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        """Prepares the task.
-
-        Args:
-            name: For the log.
-            work: What is done.
-            period_s: Returns the seconds until the next round, where these are not `PERIOD_SECONDS`.
-            backoff: The pauses after failures.
-        """
+        """Prepares the task."""
         self.name = name
         self._work = work
         self._period_s = period_s
@@ -126,15 +117,7 @@ class Reconciler:
         stalled_s: float,
         new_bytes: int,
     ) -> None:
-        """Prepares without connecting.
-
-        Args:
-            open_store: Makes a store for the thread's event loop.
-            publisher: Of the event loop in which `start` is called.
-            signals: Likewise; they tell of the ends of workers.
-            stalled_s: After so many seconds without a beat a worker that exists loses its rollouts to others.
-            new_bytes: Reserve in Redis of a rollout of a new run (`usage.py`).
-        """
+        """Prepares without connecting."""
         self._open_store = open_store
         self._publisher = publisher
         self._signals = signals

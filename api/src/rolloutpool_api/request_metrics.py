@@ -14,8 +14,6 @@ from rolloutpool_api.body import TAKES_LARGE
 from rolloutpool_api.errors import has_v1_shape
 from rolloutpool_common.process.metrics import HTTP_REQUESTS, HTTP_SECONDS
 
-__all__ = ["RequestMetrics"]
-
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NO_ROUTE = "none"
 """Stands for requests that no route took: refused ones, and paths where there is nothing."""

@@ -1,4 +1,4 @@
-"""What this pool refuses although the protocol allows it: hosts, secrets, sizes.
+"""Says what this pool refuses although the protocol allows it: hosts, secrets, sizes.
 
 Workers check hosts again, by the address that they connect to. Here a request is refused at once, and the answer says
 where in the document the fault is.
@@ -13,14 +13,14 @@ from typing import Any
 from rolloutpool_api.checks import Catalog, Check, Place, as_object
 from rolloutpool_api.fault_list import path
 from rolloutpool_api.settings import ApiSettings
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
 from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets, is_loopback
 from rolloutpool_common.store import SecretsUnkept
-
-__all__ = ["Restrictions"]
+from rolloutpool_common.store.secrets import FIELD
 
 LONGEST_KEPT = 500
 """Characters of a URL whose verdict is remembered."""
@@ -62,12 +62,7 @@ class Restrictions:
         )
 
     def checks(self, trainer: TrainerUrls | TrainerPorts | None, catalog: Catalog | None = None) -> list[Check]:
-        """Makes the checks for the document of one `POST /v1/batches`.
-
-        Args:
-            catalog: What live workers have; None while there is none.
-            trainer: The document's trainer; None if there is none, or if it is invalid.
-        """
+        """Makes the checks for the document of one `POST /v1/batches`."""
         secrets: list[Check] = [] if self.keeps_secrets else [_SecretCheck()]
         return [_HostCheck(self.targets, trainer), *secrets, _SizeCheck(self), _TokenizerCheck(self, catalog)]
 
@@ -165,16 +160,18 @@ class _HostCheck(Check):
             verdicts = (self._targets.refuse_url(url) for url in self._trainer.urls())
             if verdict := next(filter(None, verdicts), None):
                 self.faults.add(path("trainer", "host"), verdict)
-        for name in ("defaults", "delivery"):
-            self._check_urls(as_object(document.get(name)), (name,))
+        self._check_urls(as_object(document.get("defaults")), ("defaults",))
+        for capability in CAPABILITIES:
+            for part, name in capability.called:
+                if name in (found := as_object(document.get(part))):
+                    self._check(found[name], (part, name))
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
         self._check_urls(as_object(raw), ("rollouts", index))
 
     def _check_urls(self, part: dict[str, Any], at: Place) -> None:
-        for name in ("server_url", "callback_url"):
-            if name in part:
-                self._check(part[name], (*at, name))
+        if "server_url" in part:
+            self._check(part["server_url"], (*at, "server_url"))
 
     def _check(self, url: Any, at: Place) -> None:
         # What is no URL is a fault of its model already.
@@ -190,16 +187,17 @@ class _SecretCheck(Check):
     """No secret is sent to a pool that can't encrypt it."""
 
     def see_document(self, document: dict[str, Any]) -> None:
-        for name in ("defaults", "delivery"):
-            self._check(as_object(document.get(name)), (name,))
+        self._check(as_object(document.get("defaults")), ("defaults",), FIELD)
+        for capability in CAPABILITIES:
+            for part, name in capability.secret:
+                self._check(as_object(document.get(part)), (part,), name)
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        self._check(as_object(raw), ("rollouts", index))
+        self._check(as_object(raw), ("rollouts", index), FIELD)
 
-    def _check(self, part: dict[str, Any], at: Place) -> None:
-        for name in ("callback_api_key", "secret"):
-            if isinstance(part.get(name), str) and part[name]:
-                self.faults.add(path(*at, name), _UNKEPT)
+    def _check(self, part: dict[str, Any], at: Place, name: str) -> None:
+        if isinstance(part.get(name), str) and part[name]:
+            self.faults.add(path(*at, name), _UNKEPT)
 
 
 class _TokenizerCheck(Check):

@@ -24,8 +24,6 @@ from rolloutpool_api.rows import summaries
 from rolloutpool_api.services import ApiServices
 from rolloutpool_common.store.records import EndedRollout
 
-__all__ = ["CHUNK", "START", "Page", "View", "check_cursor", "read_page", "read_summaries"]
-
 View = Literal["full", "summary"]
 """Whether a reader gets results, or their rows only."""
 START = "0"
@@ -40,11 +38,7 @@ _CURSOR = re.compile(r"0|[0-9]{1,15}\.[0-9]{1,15}-[0-9]{1,15}")
 
 
 def check_cursor(cursor: str) -> str:
-    """Returns the cursor unchanged if it has the form of one.
-
-    Raises:
-        BadCursor: It is neither "0" nor of the form `<epoch>.<stream id>`.
-    """
+    """Returns the cursor unchanged if it has the form of one."""
     if not _CURSOR.fullmatch(cursor):
         raise BadCursor(f"cursor {cursor[:64]!r}: {BadCursor.__doc__}")
     return cursor
@@ -77,22 +71,7 @@ class Page:
 async def read_page(
     services: ApiServices, batch_id: str, cursor: str, *, limit: int, wait_s: float, view: View = "full"
 ) -> Page:
-    """Reads the results after a cursor.
-
-    Args:
-        services: Of this process.
-        batch_id: The batch.
-        cursor: Of the last result that the caller has.
-        limit: Most results in the page.
-        wait_s: Seconds to wait for a first result.
-        view: What the items carry.
-
-    Returns:
-        The page; empty if nothing came within `wait_s` seconds.
-
-    Raises:
-        ShuttingDown: This process stops.
-    """
+    """Reads the results after a cursor."""
     end = time.monotonic() + wait_s
     # Watched before the first look, so that no result comes unnoticed between look and wait.
     async with services.store.signals.watch(batch_id) as watch:

@@ -27,19 +27,6 @@ from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS
 from rolloutpool_common.store.annotations import Scalars
 from rolloutpool_common.store.rows import StoredTable
 
-__all__ = [
-    "ANNOTATION",
-    "Choice",
-    "Column",
-    "Condition",
-    "choose",
-    "columns_of",
-    "first_index",
-    "index_cursor",
-    "is_field",
-    "summaries",
-]
-
 ANNOTATION = "annotations."
 """In front of an annotation's name, where it is a field of rows."""
 Column = Sequence[Any]
@@ -54,7 +41,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What a row must fulfil."""
+    """Holds what a row must fulfil."""
 
     field: str
     operator: str
@@ -107,14 +94,7 @@ def is_field(name: str) -> bool:
 
 
 def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequence[str]) -> dict[str, Column]:
-    """Makes columns of stored rows.
-
-    Args:
-        table: The rows.
-        batch_id: Their batch.
-        scalars: Its annotations.
-        fields: Such that `is_field` is true.
-    """
+    """Makes columns of stored rows."""
     places = {name: place for place, name in enumerate(ENDED_FIELDS)}
     made: dict[str, Column] = {}
     for name in fields:
@@ -153,18 +133,7 @@ def summaries(
 def choose(
     columns: Mapping[str, Column], conditions: Sequence[Condition], sort: str, cursor: str | None, limit: int
 ) -> Choice:
-    """Chooses the rows of a page.
-
-    Args:
-        columns: Those that conditions and order need, and `index`.
-        conditions: All must pass.
-        sort: A field, with `-` in front for the largest first. Null comes last; equal ones are in order of `index`.
-        cursor: Of the page before; None is the start.
-        limit: Most rows.
-
-    Raises:
-        BadCursor: It is none, or one of another order.
-    """
+    """Chooses the rows of a page."""
     index = columns["index"]
     places = list(range(len(index)))
     for condition in conditions:
@@ -199,7 +168,7 @@ def index_cursor(index: int) -> str:
 
 
 def _key(value: Any) -> Any:
-    """What a value is compared by: a list by its length, a number and a text as they are."""
+    """Returns what a value is compared by: a list by its length, a number and a text as they are."""
     return len(value) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""What the routes of one API process share: store, publisher, background work, and how a request waits.
+"""Holds what the routes of one API process share: store, publisher, background work, and how a request waits.
 
 Every wait goes through `wait` or `pause`, so that `stop` reaches it: the request is answered 503 at once, and the
 caller loses nothing by asking again.
@@ -45,8 +45,6 @@ from rolloutpool_common.store import (
 from rolloutpool_common.store.records import Capacity
 from rolloutpool_common.store.staging import size_of
 from rolloutpool_common.store.usage import OwnerUsage
-
-__all__ = ["ApiServices", "ServicesDep"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -137,20 +135,7 @@ class ApiServices:
         return self._stopping.is_set()
 
     async def submit(self, new: NewBatch) -> Submitted:
-        """Makes a batch durable and has it published.
-
-        Args:
-            new: The batch, validated.
-
-        Returns:
-            Its id, and whether it is new: with an idempotency key that was used before, it is the batch of that time.
-
-        Raises:
-            QueueFull: As many rollouts are open as this pool takes.
-            QuotaExceeded: The owner holds as much as they may.
-            MemoryShort: Redis has no room for the results of these rollouts.
-            IdempotencyKeyReused: The key was used before, for another batch.
-        """
+        """Makes a batch durable and has it published."""
         settings, capacity, size = self.settings, await self._capacity.look(), size_of(new)
         if new.attaches:
             new = replace(new, attachment_bytes=settings.attachment_bytes)
@@ -182,17 +167,11 @@ class ApiServices:
         return submitted
 
     def _in_use(self, capacity: Capacity) -> int:
-        """What Redis uses, with the vocabularies that the setting allows and workers have not written yet."""
+        """Returns what Redis uses, with the vocabularies that the setting allows and workers have not written yet."""
         return capacity.used_bytes + max(self.settings.token_pieces_bytes - capacity.pieces_bytes, 0)
 
     def has_room(self, capacity: Capacity, owner: str, size: int) -> bool:
-        """Tells whether Redis has room for more of an owner, beside what is reserved for open rollouts.
-
-        Args:
-            capacity: How full the pool is.
-            owner: Whose it is; who holds less than their share gets in before those who hold more.
-            size: Bytes that come.
-        """
+        """Tells whether Redis has room for more of an owner, beside what is reserved for open rollouts."""
         # A Redis without a limit of its own (0) is not asked.
         if not capacity.max_bytes:
             return True
@@ -204,11 +183,7 @@ class ApiServices:
         return has_share and usage.owners.get(owner, OwnerUsage()).memory + size <= share and used <= capacity.max_bytes
 
     async def takes_submits(self) -> tuple[Literal["open", "limited", "closed"], str]:
-        """Says whether a small batch would be accepted now: of all callers, of some, or of none; and why not of all.
-
-        Raises:
-            StoreError: Redis does not answer.
-        """
+        """Says whether a small batch would be accepted now: of all callers, of some, or of none; and why not of all."""
         capacity, settings = await self.store.batches.capacity(), self.settings
         usage, owners = capacity.usage, self.keys.submitters
         reasons = []
@@ -234,12 +209,7 @@ class ApiServices:
 
     @asynccontextmanager
     async def kept_lease(self, batch_id: str, reader: str | None) -> AsyncIterator[None]:
-        """Keeps a batch's lease while its owner waits for something of it.
-
-        Args:
-            batch_id: The batch.
-            reader: Who waits; None waits for nothing.
-        """
+        """Keeps a batch's lease while its owner waits for something of it."""
         if reader is None or not await self.store.leases.is_held_by(batch_id, reader):
             yield
             return
@@ -263,31 +233,15 @@ class ApiServices:
         self._reconciler.publish_soon()
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Has a worker try callback endpoints.
-
-        Args:
-            request_id: New for each call; the worker's answer appears in the store under it.
-            urls: Base URLs of the endpoints.
-        """
+        """Has a worker try callback endpoints."""
         await self._publisher.ask_preflight(request_id, urls)
 
-    async def ask_regrade(self, regrade_id: str, grader: str) -> None:
-        """Has a worker that has this grader do a regrade, which is in the store."""
-        await self._publisher.ask_regrade(regrade_id, grader)
+    async def ask_worker(self, task: str, subject: str, *, needs: Sequence[str]) -> None:
+        """Has a worker that has what is needed do something that is in the store, for a capability."""
+        await self._publisher.ask_worker(task, subject, needs)
 
     async def wait(self, watch: Watch, seconds: float) -> bool:
-        """Waits for an event of a watched batch.
-
-        Args:
-            watch: Opened before the last look at the batch, so that no event is missed.
-            seconds: The longest wait; below 0 counts as 0.
-
-        Returns:
-            Whether an event came in time.
-
-        Raises:
-            ShuttingDown: This process stops.
-        """
+        """Waits for an event of a watched batch."""
         # Before the wait, for a request that comes after `stop`; after it, for one that `stop` has woken.
         self.raise_if_stopping()
         with LONG_POLLS:
@@ -296,14 +250,7 @@ class ApiServices:
         return happened
 
     async def pause(self, seconds: float) -> None:
-        """Waits before another attempt.
-
-        Args:
-            seconds: How long, unless the process stops.
-
-        Raises:
-            ShuttingDown: This process stops.
-        """
+        """Waits before another attempt."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()

@@ -11,8 +11,6 @@ from rolloutpool_common.process.settings import ActorSettings
 from rolloutpool_common.security.api_keys import ApiKey, KeyQuota, parse_keys, parse_quota
 from rolloutpool_common.security.targets import Network, Targets, is_loopback, parse_networks
 
-__all__ = ["ApiSettings"]
-
 
 class ApiSettings(ActorSettings):
     """How one API process runs. Unset `allowed_targets` mean loopback if the API listens there, else no host."""
@@ -20,42 +18,45 @@ class ApiSettings(ActorSettings):
     rollout_server_port: int = Field(default=9000, ge=0, le=65535, validation_alias="ROLLOUT_SERVER_PORT")
     """TCP port; 0 picks a free one."""
     api_host: str = "127.0.0.1"
-    """Address to listen on; beyond loopback, `api_keys` and `secrets_file` are required."""
+    """Address to listen on; `0.0.0.0` listens on all. Beyond loopback, keys and a secrets file are required."""
     max_concurrent_rollouts: int = Field(default=100, ge=1, validation_alias="MAX_CONCURRENT_ROLLOUTS")
-    """Synchronous rollouts (`POST /rollout`) that this process runs at once; further ones wait."""
+    """Synchronous v1 rollouts that one API process runs at once; further ones wait."""
     rollout_timeout_seconds: float = Field(default=600.0, gt=0, le=604_800, validation_alias="ROLLOUT_TIMEOUT_SECONDS")
-    """Deadline of a synchronous rollout, from its submission."""
+    """Deadline of a synchronous rollout, in seconds from when it got its place among these."""
     max_body_mb: int = Field(default=64, ge=1)
-    """Largest request body that is read."""
+    """Largest request body, MB; larger ones get 413. Bodies from 1 MB on are read in a process of their own, which
+    takes 107 MB and usually 4 to 6 times the body."""
     head_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """How long a connection may take to send the head of a request."""
+    """How long a connection may take to send the head of a request; then it gets 408."""
     min_upload_kb: float = Field(default=100.0, gt=0)
-    """Kilobytes per second at which a body must come, after 20 s; slower ones get 408."""
+    """kB per second at which a body must come on average after its first 20 s; slower ones get 408."""
     max_messages: int = Field(default=10_000, ge=1)
     """Messages that a rollout may begin with."""
     max_open: int = Field(default=200_000, ge=1)
-    """Rollouts that may be accepted and not ended; more are refused with 429."""
+    """Rollouts that may be accepted and not ended; further ones get 429."""
     reserve_kb: int = Field(default=64, ge=0)
-    """Memory that is kept free in Redis for journal and result of each open rollout; without it, 503."""
+    """kB to keep free in Redis for each open rollout of a run of which nothing is known; of others it is learnt."""
     annotation_kb: int = Field(default=16, ge=0, le=65_536)
-    """Memory that a batch's annotations may take in Redis for each of its rollouts; kept free too. 0 takes none."""
+    """kB per rollout that a batch's annotations may take in Redis, kept free for open rollouts too. 0 takes none."""
     attachment_kb: int = Field(default=2048, ge=0, le=1_048_576)
-    """Memory that the attachments of a rollout may take in Redis, where its batch asks for some; kept free for each
-    such rollout. 0 keeps none."""
+    """kB that the attachments of a rollout may take in Redis, compressed; kept free per open rollout whose batch asks
+    for some. 0 keeps none."""
     retention_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long after its end a batch is kept, with results, stream and idempotency key."""
     stalled_seconds: float = Field(default=60.0, ge=10, le=86_400)
-    """A worker whose process exists and sends no heartbeat for so long loses its rollouts to other workers."""
+    """A worker whose process exists, but that sends no heartbeat for so long, loses its rollouts to others."""
+    door_url: str = "http://127.0.0.1:9100"
+    """Address under which programs reach a door (docs/agents.md); what is told to them begins with it."""
     paused_seconds: float = Field(default=3600.0, ge=10, le=604_800)
-    """How long a run may be paused; then its batches are cancelled, because nobody seems to be there to resume it."""
+    """How long a run may be paused; then its batches are cancelled."""
     api_keys_text: str = Field(default="", repr=False, validation_alias="ROLLOUTPOOL_API_KEYS")
-    """Entries as `rolloutpool make-key` prints them; without any, the API listens on loopback only."""
+    """Entries as `rolloutpool make-key` prints them, separated by commas; required beyond loopback."""
     api_keys_file: Path | None = None
     """Further entries, one a line; read again when it changes."""
     guest_quota_text: str = Field(default="", validation_alias="ROLLOUTPOOL_GUEST_QUOTA")
-    """What all callers without a key may hold together, like `open=500,bytes=100mb`."""
+    """What all callers without a key may hold together, like `open=500,bytes=100mb`; empty sets no limit."""
     v1_networks: Annotated[tuple[Network, ...], NoDecode] = ()
-    """Networks from which `POST /rollout` and `GET /tools` need no key when the API listens beyond loopback."""
+    """Networks from which `POST /rollout` and `GET /tools` need no key if the API listens beyond loopback."""
 
     @field_validator("v1_networks", mode="before")
     @classmethod
@@ -101,7 +102,7 @@ class ApiSettings(ActorSettings):
 
     @cached_property
     def guest_quota(self) -> KeyQuota:
-        """What all callers without a key may hold together; raises ValueError for what is no quota."""
+        """Returns what all callers without a key may hold together; raises ValueError for what is no quota."""
         try:
             return parse_quota(self.guest_quota_text.replace(",", " ").split())
         except ValueError as error:
@@ -114,7 +115,7 @@ class ApiSettings(ActorSettings):
 
     @property
     def attachment_bytes(self) -> int:
-        """What the attachments of a rollout may take."""
+        """Returns what the attachments of a rollout may take."""
         return self.attachment_kb * 1024
 
     @cached_property

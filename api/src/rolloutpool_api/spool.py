@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Self
 
-__all__ = ["Spool"]
-
 PIECE_BYTES = 256 * 1024
 """What is read or written at once; it takes a tenth of a millisecond."""
 

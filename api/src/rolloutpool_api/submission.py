@@ -19,6 +19,7 @@ import orjson
 from rolloutpool_api.checks import Catalog, expanded_ids
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.validation import CheckedBatch, canonical, check_batch
+from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
 from rolloutpool_common.protocol.batch import BatchRequest, Priority, RolloutItem
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import TOOL_SERVER
@@ -29,8 +30,6 @@ from rolloutpool_common.protocol.osmosis.response import LABEL, UNGRADED
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.store import NewBatch, NewLease, NewRollout
 
-__all__ = ["batch_key", "osmosis_key", "plan_batch", "plan_osmosis", "plan_v1"]
-
 LONGEST_DEADLINE = 604_800.0
 """Seconds; the batch API refuses a longer one."""
 # Fields of a rollout that its spec does not have, or that are decided here. What is decided is added again.
@@ -38,17 +37,7 @@ _DECIDED_HERE = frozenset({"rollout_id", "n", "group", "server_url", "deadline_s
 
 
 def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float, calls_tool_servers: bool = False) -> NewBatch:
-    """Makes a batch of one from protocol v1's request.
-
-    Args:
-        request: Validated.
-        owner: The name of the key that submits it.
-        deadline_s: Seconds from its commit after which it expires.
-        calls_tool_servers: Whether the operator has `tool_server_url` called.
-
-    Raises:
-        TypeError: The request holds an integer beyond 64 bits.
-    """
+    """Makes a batch of one from protocol v1's request."""
     # With the defaults filled in, so that a body that spells one out is the same request. A `tool_server_url` that is
     # not called makes no difference either.
     fields = request.model_dump(exclude={"tool_server_url"})
@@ -75,18 +64,8 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float, calls_too
 
 
 def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> NewBatch:
-    """Makes a batch of one from the Osmosis wire's request.
-
-    Args:
-        request: Validated.
-        owner: The name of the key that submits it.
-        lease: Under which it runs.
-
-    Raises:
-        TypeError: The request holds an integer beyond 64 bits.
-    """
+    """Makes a batch of one from the Osmosis wire's request."""
     labels = {} if request.label is None else {LABEL: request.label}
-    grader = request.grader
     spec = {
         "rollout_id": request.rollout_id,
         "server_url": request.chat_completions_url,
@@ -101,10 +80,9 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         "allow_untrained": True,
         # The wire says nothing of a turn that is asked twice, and OpenAI's own client repeats calls as well.
         "on_ambiguous_turn": OnAmbiguousTurn.RETRY,
-        **request.options.model_dump(mode="json", exclude={"grader"}),
+        **request.options.model_dump(mode="json", exclude=set(OsmosisOptionsFields.model_fields)),
+        **request.rewarded(),
     }
-    if grader is not None:
-        spec["grader"] = grader.model_dump(mode="json")
     timeout_s = request.agent_timeout_sec
     return NewBatch(
         batch_id=new_batch_id(),
@@ -122,7 +100,7 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         idempotency_key=osmosis_key(request.rollout_id),
         v1=True,
         polling_lease=lease,
-        graded=grader is not None,
+        asks=asks_of(None, [spec]),
     )
 
 
@@ -134,19 +112,7 @@ def osmosis_key(rollout_id: str) -> str:
 def plan_batch(
     document: Any, catalog: Catalog | None, restrictions: Restrictions, *, owner: str, idempotency_key: str | None
 ) -> NewBatch:
-    """Makes the batch that the document of `POST /v1/batches` asks for.
-
-    Args:
-        document: The parsed body.
-        catalog: What the live workers can run; None checks no names.
-        restrictions: Of this pool.
-        owner: The name of the key that submits it.
-        idempotency_key: As the request has it.
-
-    Raises:
-        MalformedBody: The document is no object.
-        Rejected: It has faults; the error lists all of them.
-    """
+    """Makes the batch that the document of `POST /v1/batches` asks for."""
     checked = check_batch(document, catalog, restrictions)
     batch = checked.batch
     # A single endpoint is stored once, in the shared fields, and not with each of up to 10,000 rollouts.
@@ -171,10 +137,9 @@ def plan_batch(
         lease_s=batch.lease_seconds,
         group_policy=batch.group,
         labels=batch.labels,
-        delivery=batch.delivery,
+        asks=asks_of(batch, [checked.defaults, *(raw for raw, _ in checked.rollouts)]),
         idempotency_key=None if idempotency_key is None else batch_key(idempotency_key),
         digest=checked.digest,
-        graded=batch.defaults.grader is not None or any(item.grader is not None for _, item in checked.rollouts),
         attaches=_attaches(checked),
     )
 
@@ -232,7 +197,7 @@ def _endpoints(groups: Sequence[str | None], urls: Sequence[str]) -> list[str | 
 
 
 def _elsewhere(batch: BatchRequest) -> dict[str, Any]:
-    """What holds at an endpoint that is not the batch's `trainer`, in the place of what is said of that one."""
+    """Returns what holds at an endpoint that is not the batch's `trainer`, in the place of what is said of that one."""
     if batch.trainer is None:
         return {}
     others = batch.defaults.model_dump(mode="json", include=set(EndpointOptions.model_fields))

@@ -31,8 +31,6 @@ from rolloutpool_common.protocol.v1.response import RolloutResponse, V1Result, V
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, StoreUnavailable, Watch, keys
 from rolloutpool_common.store.v1_answers import V1End
 
-__all__ = ["answer_ticket", "run", "submit_only", "wait_for_end"]
-
 T = TypeVar("T")
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -43,22 +41,7 @@ RETRY_SECONDS = 1.0
 
 
 async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
-    """Runs one rollout.
-
-    Args:
-        services: Of this process.
-        request: Validated.
-        owner: The name of the key that submits it.
-
-    Returns:
-        Protocol v1's answer, which also says when the rollout failed.
-
-    Raises:
-        TypeError: The request holds an integer beyond 64 bits.
-        Conflict: Its rollout_id is in use with another body.
-        ShuttingDown: This process stops.
-        StoreError: Redis refused or did not answer.
-    """
+    """Runs one rollout."""
     new = _plan(services, request, owner)
     async with services.slots:
         # The process may have been told to stop during the wait for a slot. Nothing is submitted yet, so the caller

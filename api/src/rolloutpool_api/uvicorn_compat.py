@@ -1,4 +1,4 @@
-"""What the API uses of uvicorn beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the API uses of uvicorn beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `HttpToolsProtocol.data_received` and the parser's callbacks `on_message_begin`, `on_url`, `on_header` and
   `on_headers_complete`: they see a request's head while it comes.
@@ -21,8 +21,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rolloutpool_api.header_limit import RESPONSE_431, HeadSize
 from rolloutpool_api.waiting_heads import RESPONSE_408, HeadWait, WaitingHeads
-
-__all__ = ["HeadLimitProtocol", "StoppingServer", "head_limits"]
 
 
 class HeadLimitProtocol(HttpToolsProtocol):

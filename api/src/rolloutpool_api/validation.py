@@ -22,19 +22,17 @@ from rolloutpool_api.checks import (
     Catalog,
     Check,
     CompleteCheck,
-    GraderCheck,
     GroupCheck,
     IdCheck,
     NameCheck,
     StalenessCheck,
 )
+from rolloutpool_api.composition import CHECKS
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
-
-__all__ = ["CheckedBatch", "canonical", "check_batch"]
 
 # Stands in for the rollouts while the rest of the document is validated: the model demands at least one.
 _ANY_ROLLOUT = RolloutItem.model_validate({"messages": [{"role": "user"}]})
@@ -55,35 +53,12 @@ class CheckedBatch:
 
 
 def canonical(document: Any) -> bytes:
-    """Writes a document so that spaces and the order of keys do not matter.
-
-    Args:
-        document: Any JSON value.
-
-    Returns:
-        JSON without spaces and with sorted keys, in UTF-8.
-
-    Raises:
-        TypeError: It holds a number beyond 64 bits.
-    """
+    """Writes a document so that spaces and the order of keys do not matter."""
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
 def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictions) -> CheckedBatch:
-    """Validates a document as a whole.
-
-    Args:
-        document: The parsed body.
-        catalog: What the live workers can run; None checks no names.
-        restrictions: Of this pool.
-
-    Returns:
-        The validated batch and its rollouts, with the digest of the document.
-
-    Raises:
-        MalformedBody: It is no JSON object.
-        Rejected: It has faults; the error lists all of them.
-    """
+    """Validates a document as a whole."""
     if not isinstance(document, dict):
         raise MalformedBody('the body is JSON, but not an object; send {"rollouts": [...], ...}')
     faults = FaultList()
@@ -99,7 +74,7 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
         checks.append(StalenessCheck(batch))
     if batch is not None:
         checks.append(AttachmentCheck(batch))
-    checks += [GraderCheck(), CompleteCheck(), *restrictions.checks(trainer, catalog)]
+    checks += [*(make() for make in CHECKS), CompleteCheck(), *restrictions.checks(trainer, catalog)]
     for check in checks:
         check.see_document(document)
     for index, value in enumerate(raw):

@@ -14,8 +14,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-__all__ = ["RESPONSE_408", "HeadWait", "WaitingHeads"]
-
 CROWD = 64
 CROWD_SECONDS = 1.0
 
@@ -37,12 +35,7 @@ class WaitingHeads:
         """How many there are, by client."""
 
     def begin(self, client: str, on_late: Callable[[], object]) -> "HeadWait":
-        """Begins to wait, in the running event loop.
-
-        Args:
-            client: The address that the connection comes from.
-            on_late: Called once if the head is not complete in time.
-        """
+        """Begins to wait, in the running event loop."""
         return HeadWait(self, client, on_late)
 
 

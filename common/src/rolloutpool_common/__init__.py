@@ -1,4 +1,4 @@
-"""What all sides of rolloutpool agree on.
+"""Holds what all sides of rolloutpool agree on.
 
 The rooms:
 

@@ -8,6 +8,7 @@ them. So the code that retries a call and the code that requeues a rollout alway
     └── RolloutError                 ends one rollout; turned into one `Failure`
         ├── RequestFault             the job was wrong
         │   ├── TokenizerLoadFailed
+        │   ├── PromptTooLong
         │   ├── TemplateUnusable
         │   └── TargetRefused
         ├── PolicyFault              the policy can cause it
@@ -31,8 +32,6 @@ them. So the code that retries a call and the code that requeues a rollout alway
             ├── EnvironmentFault
             │   ├── EnvironmentLost
             │   └── EnvironmentDiverged
-            ├── GraderFault
-            │   └── GradeInvalid, GradeLate
             ├── LeaseExpired
             ├── PoisonRollout
             └── WorkerFault
@@ -54,9 +53,6 @@ __all__ = [
     "EnvironmentDiverged",
     "EnvironmentFault",
     "EnvironmentLost",
-    "GradeInvalid",
-    "GradeLate",
-    "GraderFault",
     "InfraFault",
     "InjectionRefused",
     "LeaseExpired",
@@ -64,6 +60,7 @@ __all__ = [
     "MaskImpossible",
     "PoisonRollout",
     "PolicyFault",
+    "PromptTooLong",
     "RequestChanged",
     "RequestFault",
     "ResultQuarantined",
@@ -106,11 +103,7 @@ class RolloutError(RolloutPoolError):
     """Where the trainer's prompt differs from the ledger, if that ends the rollout."""
 
     def failure(self, turn: int | None = None) -> Failure:
-        """Makes the record of this error that the trainer gets.
-
-        Args:
-            turn: The turn (from 1) in which it happened; None before the first.
-        """
+        """Makes the record of this error that the trainer gets."""
         return Failure(
             kind=self.kind,
             boundary=self.boundary,
@@ -129,6 +122,10 @@ class RequestFault(RolloutError):
     kind = FailureKind.REQUEST
     boundary = Boundary.REQUEST
     category = Category.VALIDATION_ERROR
+
+
+class PromptTooLong(RequestFault):
+    """The first prompt leaves no room in the engine's context."""
 
 
 class TokenizerLoadFailed(RequestFault):
@@ -218,16 +215,7 @@ class TrainerStatusError(InfraFault):
         said: str = "",
         error_type: str = "",
     ) -> None:
-        """Decides the category and whether the call may be repeated.
-
-        Args:
-            message: What happened; the class's docstring by default.
-            status: The HTTP status code.
-            retry_after: Seconds that the trainer asked to wait.
-            repeatable: Whether the trainer promised that asking the same turn twice is safe.
-            said: What its answer says, for the worker alone: it need not be a trainer's.
-            error_type: What its answer's error has as type, for the worker alone.
-        """
+        """Decides the category and whether the call may be repeated."""
         super().__init__(message)
         self.said, self.error_type, self.http_status, self.retry_after = said, error_type, status, retry_after
         self.retryable = status in NOT_SAMPLED or (repeatable and status >= 500)
@@ -348,29 +336,6 @@ class EnvironmentDiverged(EnvironmentFault):
     retryable = False
 
 
-class GraderFault(InfraFault):
-    """The rollout's grader failed."""
-
-    boundary = Boundary.GRADER
-    category = Category.GRADER_ERROR
-
-
-class GradeInvalid(GraderFault):
-    """The grader returned something that is no grade."""
-
-    category = Category.GRADE_INVALID
-    retryable = False
-
-
-class GradeLate(GraderFault):
-    """There was no grade when the grader's deadline passed."""
-
-    def __init__(self, message: str | None = None, *, group: bool = False) -> None:
-        """`group` says that the grade is one of a group."""
-        super().__init__(message, retryable=False)
-        self.category = Category.GROUP_GRADE_LATE if group else Category.GRADE_LATE
-
-
 class LeaseExpired(InfraFault):
     """The polling lease expired: nobody asked for the result in time."""
 
@@ -390,11 +355,7 @@ class WorkerFault(InfraFault):
 
     @classmethod
     def of(cls, error: BaseException) -> "WorkerFault":
-        """Makes the fault of an unexpected error, such as a plug-in's.
-
-        Args:
-            error: Named with its place. Its text is left out, because a plug-in may have put text of a prompt there.
-        """
+        """Makes the fault of an unexpected error, such as a plug-in's."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
         return cls(f"the worker failed with {type(error).__name__}{place}; its log has the traceback")

@@ -11,11 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from rolloutpool_common.protocol.drift import PromptDifference
 
-__all__ = ["Boundary", "Category", "Failure", "FailureKind", "FinishReason", "RolloutStatus"]
-
 
 class RolloutStatus(StrEnum):
-    """Where a rollout stands."""
+    """Says where a rollout stands."""
 
     QUEUED = "queued"
     """Accepted and durable, no worker has it."""
@@ -39,7 +37,7 @@ class RolloutStatus(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """What ended the conversation."""
+    """Says what ended the conversation."""
 
     STOP = "stop"
     """The policy answered without tool calls (termination strategy `task_completion`)."""
@@ -58,11 +56,11 @@ class FinishReason(StrEnum):
     ENVIRONMENT = "environment"
     """The rollout's environment said that the episode is over."""
     STRATEGY = "strategy"
-    """A termination strategy other than `task_completion` ended it."""
+    """A termination strategy other than `task_completion` ended it. An unknown name is refused, and ignored on v1."""
     ERROR = "error"
-    """It failed; see `Failure`."""
+    """It failed, and `failure` says why."""
     CANCELLED = "cancelled"
-    """Its caller cancelled it, or its batch was cancelled (`CancelCause`)."""
+    """Its caller cancelled it, or its batch was cancelled."""
     DEADLINE = "deadline"
     """Its deadline passed."""
     STALE = "stale"
@@ -109,28 +107,39 @@ class Category(StrEnum):
     """The failure's name on the wire. The first nine are protocol v1's own."""
 
     TOKENIZER_ERROR = "tokenizer_error"
+    """The tokenizer can't be loaded, has no chat template, or is not allowed."""
     RATE_LIMITED = "rate_limited"
+    """The trainer answered 429."""
     TRAINER_SERVER_ERROR = "trainer_server_error"
+    """The trainer answered 5xx."""
     TRAINER_CLIENT_ERROR = "trainer_client_error"
+    """The trainer answered 4xx."""
     TRAINER_ERROR = "trainer_error"
+    """The trainer answered 3xx: redirects are not followed."""
     NETWORK_ERROR = "network_error"
+    """There was no connection, the reply broke off, or it named another turn (`X-Turn-Key`)."""
     TOOL_ERROR = "tool_error"
-    """One turn made more tool calls than a worker runs; or a tool failed, and `on_tool_error` is `fail`. Otherwise a
-    tool that fails gives the policy a message."""
+    """The policy made more tool calls in one turn than `ROLLOUTPOOL_MAX_TOOL_CALLS`, and none was run (`policy`). Or a
+    tool failed, and `on_tool_error` is `fail`."""
     INTERNAL_ERROR = "internal_error"
+    """A defect, ours or a plug-in's; or a secret that the worker can't read."""
     VALIDATION_ERROR = "validation_error"
+    """The job can't be run as it stands: the task or the grader's options are wrong, an engine does not take a sampling
+    parameter, or a fork's prompt renders otherwise."""
     TRAINER_PROTOCOL_ERROR = "trainer_protocol_error"
-    """The trainer's reply is not JSON, lacks ids, has wrong lengths or is too large."""
+    """The reply is not JSON (asked again where that is safe, because a gateway may have written it), lacks ids, has
+    lengths that don't pair or an id outside the vocabulary, or is too large."""
     MASK_REFUSED = "mask_refused"
     """The trainer answered 422: it counts another number of new tokens than we sent."""
     TARGET_REFUSED = "target_refused"
     """The trainer's URL leads to a host that the pool may not call."""
     TEMPLATE_REFUSED = "template_refused"
-    """The chat template cannot render this history as an append-only continuation."""
+    """The chat template can't continue this history, or cuts or measures text in which somebody typed a control token
+    (`request`); or it can't continue what was sampled (`policy`)."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
-    """The trainer's prompt was not made with this worker's tokenizer or template."""
+    """The trainer's prompt was made with another tokenizer or template; the message says which file differs."""
     MASK_IMPOSSIBLE = "mask_impossible"
-    """`rerender` counts a negative number of new tokens; no mask can say that."""
+    """A trainer that renders again counts fewer than zero new tokens; no mask can say that."""
     MASK_DISPROVED = "mask_disproved"
     """The trainer accepted a mask that its own prompt then contradicted: its session holds a wrong mask."""
     INJECTED_CONTROL_TOKEN = "injected_control_token"
@@ -142,16 +151,18 @@ class Category(StrEnum):
     AMBIGUOUS_TURN = "ambiguous_turn"
     """A worker died during a model call that must not be repeated."""
     REQUEST_CHANGED = "request_changed"
-    """Another attempt would ask the next turn with another body than the one that was journaled."""
+    """After a crash the next worker would ask the turn with another body, because its version differs for example; the
+    rollout is retried."""
     ENVIRONMENT_ERROR = "environment_error"
     """The environment failed, did not answer in time, or answered nonsense."""
     ENVIRONMENT_LOST = "environment_lost"
-    """The session ended with its worker, and the environment declares that it cannot be made again; or its server has
-    forgotten it."""
+    """The session ended with its worker, and can't be made again; or its server has forgotten it."""
     ENVIRONMENT_DIVERGED = "environment_diverged"
     """A fresh session answered journaled calls otherwise than the first one did."""
+    HARNESS_LOST = "harness_lost"
+    """The program that leads the rollout made no call for too long, and nobody ended its session."""
     LEASE_EXPIRED = "lease_expired"
-    """Nobody asked for its result in time, so the pool ended it (the Osmosis wire)."""
+    """Nobody asked for its result in time (the Osmosis wire)."""
     GRADER_ERROR = "grader_error"
     """The grader failed, was ended, or did not answer in time."""
     GRADE_INVALID = "grade_invalid"
@@ -159,7 +170,7 @@ class Category(StrEnum):
     GRADE_LATE = "grade_late"
     """There was no grade when the grader's deadline passed."""
     GROUP_GRADE_LATE = "group_grade_late"
-    """The group had no grade when its grader's deadline passed: a sibling had not ended, or the grader had not."""
+    """The group had no grade when its grader's deadline passed."""
     POISON = "poison"
     """Its worker died repeatedly, also when the rollout ran alone in a process."""
     QUARANTINED = "quarantined"

@@ -8,7 +8,7 @@ but these values reach the advantages of what was sampled before them, and a rew
 lies on a tool token, so such a reward is first moved to the sampled token before it.
 
 Formulas: GAE is Schulman et al. 2016, arXiv:1506.02438, eq. 16; GRPO is Shao et al. 2024, arXiv:2402.03300; RLOO is
-Ahmadian et al. 2024, arXiv:2402.14740. An example is in docs/training-maths.md.
+Ahmadian et al. 2024, arXiv:2402.14740. An example is in docs/training.md.
 """
 
 from collections.abc import Hashable, Sequence

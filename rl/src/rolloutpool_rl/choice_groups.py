@@ -23,7 +23,7 @@ __all__ = ["RolloutBatch", "RolloutGroup", "RolloutMetadata", "group_from_respon
 
 @dataclass(frozen=True, slots=True)
 class RolloutMetadata:
-    """Where and when records were sampled."""
+    """Says where and when records were sampled."""
 
     worker_id: str = ""
     timestamp: float = 0.0

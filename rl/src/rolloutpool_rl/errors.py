@@ -1,4 +1,4 @@
-"""What can go wrong with arrays, conversations and samples.
+"""Says what can go wrong with arrays, conversations and samples.
 
     RolloutPoolError
     └── RlError

@@ -20,7 +20,7 @@ Take = Callable[[TrainingRow], Any]
 
 
 class Forks(StrEnum):
-    """What becomes of a rollout that has several samples."""
+    """Says what becomes of a rollout that has several samples."""
 
     ROWS = "rows"
     """Each sample is a row of its own."""

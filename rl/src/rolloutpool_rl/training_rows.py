@@ -102,7 +102,7 @@ class TrainingRow:
 
     @property
     def action_ranges(self) -> list[tuple[int, int]]:
-        """Where the policy's turns lie in `ids`, end exclusive."""
+        """Returns where the policy's turns lie in `ids`, end exclusive."""
         return [(start, end) for start, end, _ in self._sampled]
 
     @property
@@ -170,7 +170,7 @@ class TrainingRow:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where the row is from, for fields that carry anything."""
+        """Returns where the row is from, for fields that carry anything."""
         return {
             "rollout_uid": self.result.uid,
             "sample": self.index,

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rolloutpool_api.routes.docs import DOCS_PATHS
+from rolloutpool_api.open_files import DOCS_PATHS
 
 ROOT = Path(__file__).parents[3]
 VENDORED = ROOT / "api" / "src" / "rolloutpool_api" / "pages" / "swagger_ui"

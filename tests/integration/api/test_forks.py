@@ -6,14 +6,18 @@ import httpx
 import pytest
 from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch
-from tests.support.finished_rollouts import sample, turn
+from tests.support.finished_rollouts import rollout, sample, turn
+from tests.support.journals import observation_record, turn_record
+from tests.support.kept_journals import carrying
 from tests.support.scripted_worker import ScriptedWorker
 
-from rolloutpool_common.protocol.replay import ReplayRecord
+from rolloutpool_common.protocol.journal import JournalRecord
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Store
 
 URL = "http://127.0.0.1:8081"
+MESSAGES = [Message(role=role, content=role) for role in ("user", "assistant", "user", "assistant")]
 
 
 async def submit(client: httpx.AsyncClient, **headers: str) -> str:
@@ -24,13 +28,14 @@ async def submit(client: httpx.AsyncClient, **headers: str) -> str:
 
 async def ended(client: httpx.AsyncClient, worker: ScriptedWorker, **headers: str) -> RolloutResult:
     uid = await submit(client, **headers)
-    options = {"tokenizer_name": "rolloutpool/tiny"}
-    return await worker.end(
-        uid,
-        samples=[sample("ask", ("sampled", "ab", 1), ("glue", "-", 1), ("sampled", "cd", 2))],
-        turns=[turn(1), turn(2)],
-        replay=ReplayRecord(options=options, given=1),
-    )
+    fields: dict[str, Any] = {
+        "samples": [sample("ask", ("sampled", "ab", 1), ("glue", "-", 1), ("sampled", "cd", 2))],
+        "turns": [turn(1), turn(2)],
+        "messages": MESSAGES,
+    }
+    records: list[JournalRecord] = [turn_record("a"), observation_record("and?"), turn_record("b")]
+    carried = carrying(rollout(**fields), records, [MESSAGES[0].wire()], options={"tokenizer_name": "rolloutpool/tiny"})
+    return await worker.end(uid, **fields, replay=carried.replay)
 
 
 async def fork(client: httpx.AsyncClient, name: str, document: dict[str, Any], **headers: str) -> httpx.Response:

@@ -30,7 +30,7 @@ from rolloutpool_common.store import Store
 AnyCase = Case[Any]
 Operation = APIOperation[Any, Any, Any, Any]
 
-EXAMPLES = 10
+EXAMPLES = 6
 """Of each operation and mode."""
 WAITS_FOR_A_WORKER = "/v1/preflight"
 
@@ -88,7 +88,13 @@ def name_what_exists(case: AnyCase, served: Served) -> None:
             case.path_parameters[name] = served.batch_id if name == "batch_id" else f"{served.batch_id}-0"
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "not fitting"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(GenerationMode.POSITIVE, id="fitting", marks=pytest.mark.slow),
+        pytest.param(GenerationMode.NEGATIVE, id="not fitting"),
+    ],
+)
 def test_no_request_is_answered_with_a_5xx(served: Served, mode: GenerationMode) -> None:
     seen: set[int] = set()
     with requests.Session() as session:

@@ -211,6 +211,7 @@ async def test_a_reader_that_is_killed_costs_one_request(client: httpx.AsyncClie
     assert (await client.post("/v1/batches", content=content, headers=JSON)).status_code == 202
 
 
+@pytest.mark.slow
 async def test_health_answers_while_three_large_bodies_are_read(
     api: Api, client: httpx.AsyncClient, worker: ScriptedWorker
 ) -> None:
@@ -288,6 +289,7 @@ async def test_every_route_with_a_body_is_known(api: Api) -> None:
         ("POST", "/v1/batches/{batch_id}/regrades"),
         ("POST", "/v1/rollouts/{rollout_id}/fork"),
         ("PUT", "/v1/runs/{run}/policy_version"),
+        ("POST", "/v1/sessions/{rollout_id}/end"),
         ("POST", "/rollout/cancel"),
     }
     assert takes - small == body.TAKES_LARGE

@@ -12,8 +12,8 @@ from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, calculator
 from tests.support.waiting import until
 
+from rolloutpool_common.capabilities.grading.wire import GraderChoice
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.store import Store, keys
 
@@ -81,47 +81,6 @@ async def test_the_announcement_of_the_first_release_is_read(client: httpx.Async
 
 async def queued_in(redis: Any, offer: str = "") -> int:
     return int(await redis.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))
-
-
-async def test_what_one_worker_has_goes_to_its_own_queue_and_back_when_it_leaves(
-    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis: Any
-) -> None:
-    await ScriptedWorker(store, "maze").announce(environments=["maze"])
-
-    async def both() -> bool:
-        return bool(await redis.hlen(keys.OFFERS) == 3)
-
-    await until(both)
-    accepted = await client.post("/v1/batches", json=batch(2, defaults=MAZE))
-    assert accepted.status_code == 202
-    plain = await client.post("/v1/batches", json=batch(3))
-
-    async def published() -> bool:
-        return len(await store.outbox.routes(Priority.DEFAULT)) == 1 and await queued_in(redis) == 3
-
-    await until(published)
-    (offer,) = await store.outbox.routes(Priority.DEFAULT)
-    assert await queued_in(redis, offer) == 2
-    await store.workers.leave("maze")
-
-    async def back() -> bool:
-        state = (await client.get(f"/v1/batches/{accepted.json()['batch_id']}")).json()
-        waits = [one["message"] for one in state["waiting"]]
-        return await queued_in(redis, offer) == 0 and waits == [
-            "no live worker has environment 'maze'; start one that does"
-        ]
-
-    await until(back)
-    depths = await store.outbox.queue_depths()
-    assert (depths[Priority.DEFAULT].outbox, depths[Priority.DEFAULT].published) == (2, 3)
-    # It has nothing to do with what others wait for.
-    assert (await client.get(f"/v1/batches/{plain.json()['batch_id']}")).json()["waiting"] == []
-    await ScriptedWorker(store, "another").announce(environments=["maze"])
-
-    async def there_again() -> bool:
-        return await queued_in(redis, offer) == 2
-
-    await until(there_again)
 
 
 async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, redis: Any) -> None:

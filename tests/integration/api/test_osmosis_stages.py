@@ -11,6 +11,7 @@ from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
 from tests.support.waiting import until
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.store import Store
 
 GRADED: dict[str, Any] = {"grade": True, "metadata": {"rolloutpool": {"grader": {"name": "judge"}}}}
@@ -28,7 +29,7 @@ async def test_a_grade_is_a_status_of_its_own_and_the_reward(
     waiting = asyncio.create_task(poll(client, token))
     await asyncio.sleep(0.05)
     result = plain_result(claim, labels=claim.spec.labels)
-    assert await store.grading.begin(claim, result, seconds=40, group=None) == "ok"
+    assert await KeptRollouts(store).begin(claim, result, seconds=40, group=None) == "ok"
     # The conversation is complete, which is a change of the status.
     assert (await asyncio.wait_for(waiting, 10)).json()["status"] == "grading"
     await store.rollouts.finish(claim, result.model_copy(update={"reward": 0.25, "reward_parts": {"style": 1.0}}))
@@ -40,7 +41,7 @@ async def test_what_is_graded_can_be_cancelled(client: httpx.AsyncClient, worker
     await worker.announce(graders=["judge"])
     token = await accepted(client, **GRADED)
     claim = await worker.claim(await uid_of(store))
-    await store.grading.begin(claim, plain_result(claim), seconds=40, group=None)
+    await KeptRollouts(store).begin(claim, plain_result(claim), seconds=40, group=None)
     answer = await client.post("/rollout/cancel", json={"all": True})
     assert answer.json()["dispositions"] == {"run7-row3-0": "cancelled_running"}
     assert (await poll(client, token)).json()["status"] == "cancelled"

@@ -125,6 +125,7 @@ async def test_a_half_body_gets_408_and_is_one_line(
     assert lines == [{"event": "body came too slowly", "log_level": "info", "path": path, "received": 1}]
 
 
+@pytest.mark.slow
 async def test_a_slow_and_honest_upload_of_20_mb_is_taken(impatient: Api, worker: ScriptedWorker) -> None:
     content = orjson.dumps(batch(1, rollouts=[{"messages": [{"role": "user", "content": "y" * 20_000_000}]}]))
 

@@ -6,11 +6,12 @@ import httpx
 import pytest
 from tests.support.api_requests import batch, v1_request
 from tests.support.controller import request
-from tests.support.finished_rollouts import sample, turn
+from tests.support.finished_rollouts import rollout, sample, turn
+from tests.support.journals import turn_record
+from tests.support.kept_journals import carrying
 from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.replay import ReplayRecord
 
 SECRET = "AAAA" * 1000
 TEXT = {"type": "text", "text": "What is this?"}
@@ -61,13 +62,15 @@ async def test_a_rollout_of_an_older_version_with_an_image_is_not_forked(
     client: httpx.AsyncClient, worker: ScriptedWorker
 ) -> None:
     submitted = await client.post("/v1/batches", json=batch(1))
-    parent = await worker.end(
-        submitted.json()["rollouts"][0],
-        samples=[sample("ask", ("sampled", "ab", 1))],
-        turns=[turn(1)],
-        messages=[Message(role="user", content=[TEXT, IMAGE])],
-        replay=ReplayRecord(options={"tokenizer_name": "rolloutpool/tiny"}, given=1),
-    )
+    asked = Message(role="user", content=[TEXT, IMAGE])
+    fields: dict[str, Any] = {
+        "samples": [sample("ask", ("sampled", "ab", 1))],
+        "turns": [turn(1)],
+        "messages": [asked],
+    }
+    options = {"tokenizer_name": "rolloutpool/tiny"}
+    carried = carrying(rollout(**fields), [turn_record("a")], [asked.wire()], options=options)
+    parent = await worker.end(submitted.json()["rollouts"][0], **fields, replay=carried.replay)
     forked = {"turn": 1, "server_url": "http://127.0.0.1:8081"}
     answer = await client.post(f"/v1/rollouts/{parent.uid}/fork", json=forked)
     assert answer.status_code == 422

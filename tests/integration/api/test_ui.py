@@ -3,7 +3,7 @@
 import httpx
 from tests.support.api_callers import auth, shared_api
 
-from rolloutpool_api.routes.ui import UI_PATHS
+from rolloutpool_api.open_files import UI_PATHS
 from rolloutpool_common.viewer.assets import POLICY, viewer_files
 
 

@@ -5,17 +5,13 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
-from tests.support.journals import turn_record
+from tests.support.batches import OWNER, claim, new_batch, result_of, submit
 
-from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import BatchState, Delivery, Priority
+from rolloutpool_common.protocol.batch import BatchState, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.store import (
     BatchDeleted,
-    BatchStillRunning,
     ClaimRefused,
-    IdempotencyKeyReused,
     Store,
     StoreUnavailable,
 )
@@ -27,23 +23,6 @@ async def counts(store: Store, batch_id: str) -> dict[str, int]:
     status = await store.batches.status(batch_id, OWNER)
     assert status is not None
     return {state.value: n for state, n in status.counts.items() if n}
-
-
-async def test_the_same_key_and_digest_give_the_first_batch_and_add_nothing(store: Store, raw: Redis) -> None:
-    first, second = new_batch(3, key="k"), new_batch(3, key="k")
-    assert await store.batches.submit(first) == (first.batch_id, True)
-    keys = sorted([key async for key in raw.scan_iter("rp:*")])
-    assert await store.batches.submit(second) == (first.batch_id, False)
-    assert sorted([key async for key in raw.scan_iter("rp:*")]) == keys
-    assert await store.batches.status(second.batch_id, OWNER) is None
-
-
-async def test_the_same_key_with_another_digest_conflicts_and_names_the_first(store: Store) -> None:
-    first = new_batch(key="k", digest="one")
-    await store.batches.submit(first)
-    with pytest.raises(IdempotencyKeyReused) as caught:
-        await store.batches.submit(new_batch(key="k", digest="two"))
-    assert caught.value.batch_id == first.batch_id
 
 
 async def test_keys_of_two_scopes_do_not_meet(store: Store) -> None:
@@ -67,9 +46,7 @@ async def test_many_submits_of_one_key_at_once_make_one_batch(store: Store, othe
 async def test_a_commit_that_arrives_twice_counts_once(store: Store) -> None:
     batch = new_batch(3, key="k")
     await store.batches.submit(batch)
-    again = await store._connection.script(
-        "commit", batch.batch_id, "rp:idempotency:tests:k", "d", 3, "default", "a", 1
-    )
+    again = await store.connection.script("commit", batch.batch_id, "rp:idempotency:tests:k", "d", 3, "default", "a", 1)
     assert named(again)["batch"] == batch.batch_id.encode()
     assert (named(again)["outcome"], named(again)["digest"]) == (b"created", b"d")
     tickets = await store.outbox.reserve(Priority.DEFAULT, 10)
@@ -84,7 +61,7 @@ async def test_a_submit_that_dies_before_its_commit_leaves_nothing_that_lasts(
 
     batch = new_batch([{"rollout_id": f"r{i}"} for i in range(1200)], key="k", groups=["g"] * 1200, deadline_s=60)
     with monkeypatch.context() as patch:
-        patch.setattr(store._connection, "script", killed)
+        patch.setattr(store.connection, "script", killed)
         with pytest.raises(StoreUnavailable):
             await store.batches.submit(batch)
     left = [key async for key in raw.scan_iter("rp:stage:*")]
@@ -200,57 +177,6 @@ async def test_a_page_is_complete_only_when_nothing_can_follow(store: Store, lim
     assert rest.complete
 
 
-async def test_cancelling_a_batch_ends_what_has_not_ended(store: Store) -> None:
-    uids = await submit(store, 150)
-    batch_id = uids[0].rpartition("-")[0]
-    done, running = await claim(store, uids[0]), await claim(store, uids[1])
-    await store.rollouts.finish(done, result_of(done))
-    assert await store.batches.cancel(batch_id) == 149
-    assert await counts(store, batch_id) == {"completed": 1, "cancelled": 149}
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
-    assert (status.cancelled, status.state) == (True, BatchState.COMPLETE)
-    assert await store.rollouts.claim(uids[2], "w1") == ClaimRefused("ended")
-    assert await store.outbox.reserve(Priority.DEFAULT, 500) == []
-    assert await store.batches.cancel(batch_id) == 0
-    assert await store.batches.cancel("b" + "0" * 32) == 0
-    view = await store.rollouts.view(running.uid, OWNER)
-    assert view is not None
-    assert view.status is RolloutStatus.CANCELLED
-
-
-async def test_deleting_a_batch_leaves_no_key_of_it(store: Store, raw: Redis) -> None:
-    uids = await submit(
-        store,
-        [{"rollout_id": f"r{i}"} for i in range(6)],
-        key="k",
-        groups=["g"] * 6,
-        deadline_s=60,
-        delivery=Delivery(callback_url="http://127.0.0.1:9/", secret="long enough"),
-    )
-    batch_id = uids[0].rpartition("-")[0]
-    await store.outbox.reserve(Priority.DEFAULT, 3)
-    claims = [await claim(store, uid) for uid in uids[:4]]
-    await store.rollouts.journal(claims[0], [turn_record(1)], turns=1)
-    await store.rollouts.journal(claims[1], [turn_record(1)], turns=1)
-    await store.rollouts.finish(claims[0], result_of(claims[0]))
-    await store.rollouts.release(claims[1], clean=True)
-    with pytest.raises(BatchStillRunning):
-        await store.batches.delete(batch_id)
-    await store.batches.cancel(batch_id)
-    assert len(await store.pushes.take(3, lease_s=10)) == 3
-    # The worker hears of what it must stop, as a live one would.
-    assert len((await store.workers.beat("w1", running=0, tokenizers={}))[1]) == 2
-    await store.workers.leave("w1")
-    await store.batches.delete(batch_id)
-    left = sorted([key async for key in raw.scan_iter("*")])
-    assert [key for key in left if batch_id in key] == []
-    # Nothing but what is the whole pool's is left.
-    assert left == ["rp:epoch", "rp:finished", "rp:reserve:tests/", "rp:schema", "rp:totals"]
-    assert await raw.ttl("rp:reserve:tests/") > 0
-    await store.batches.delete(batch_id)
-
-
 async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_first(store: Store) -> None:
     first = await submit(store, [{"rollout_id": "r"}])
     second = await submit(store, [{"rollout_id": "r"}])
@@ -260,15 +186,6 @@ async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_
         await store.batches.cancel(batch_id)
         await store.batches.delete(batch_id)
         assert await store.rollouts.find("r", OWNER) == (second[0] if uids is first else None)
-
-
-async def test_a_batch_of_ten_thousand_is_whole(store: Store) -> None:
-    batch = new_batch(10_000, groups=[str(i // 8) for i in range(10_000)], deadline_s=600)
-    await store.batches.submit(batch)
-    assert (await counts(store, batch.batch_id)) == {"queued": 10_000}
-    last = await claim(store, uids_of(batch)[-1])
-    assert (last.index, last.group) == (9999, "1249")
-    assert last.deadline_in_s == pytest.approx(600, abs=30)
 
 
 async def test_a_page_of_a_batch_that_is_being_deleted_does_not_pass_for_all_of_it(store: Store, raw: Redis) -> None:

@@ -119,14 +119,6 @@ async def test_a_forgotten_claim_is_lost_once_somebody_else_has_made_one(server:
     await store.rollouts.finish(second, result_of(second))
 
 
-async def test_a_claim_that_was_given_back_is_not_restored(store: Store) -> None:
-    (uid,) = await submit(store)
-    held = await claim(store, uid)
-    assert await store.rollouts.release(held, clean=True)
-    assert not await store.rollouts.restore(held, [TURN], turns=1)
-    assert await status_of(store, uid) == (RolloutStatus.QUEUED, 1)
-
-
 async def test_of_two_forgotten_claims_the_later_wins(server: DurableRedis, store: Store) -> None:
     await announce(store, "w1")
     (uid,) = await submit(store)

@@ -61,20 +61,6 @@ async def test_more_callers_than_connections_wait_their_turn(redis_url: str) -> 
     await store.close()
 
 
-async def test_a_killed_connection_is_replaced(store: Store, raw: Redis) -> None:
-    await store.ping()
-    await raw.client_kill_filter(_type="normal", skipme=True)
-    (uid,) = await submit(store)
-    assert (await claim(store, uid)).attempt == 1
-
-
-async def test_scripts_that_redis_forgot_are_sent_again(store: Store, raw: Redis) -> None:
-    await submit(store)
-    await raw.script_flush()
-    (uid,) = await submit(store)
-    assert (await claim(store, uid)).attempt == 1
-
-
 async def test_a_redis_that_runs_a_long_script_is_unavailable(store: Store, raw: Redis, redis_url: str) -> None:
     await store.ping()
     await raw.config_set("lua-time-limit", "1")
@@ -113,7 +99,7 @@ def test_a_connection_that_uvloop_has_closed_is_replaced(redis_url: str) -> None
     async def use() -> None:
         store = Store.open(redis_url)
         await store.ping()
-        pool = store._connection.redis.connection_pool
+        pool = store.connection.redis.connection_pool
         for call in (store.ping, store.totals.read, lambda: submit(store)):
             connection = await pool.get_connection()
             connection._writer.transport.abort()

@@ -95,7 +95,7 @@ async def listed(store: Store, count: int = len(NAMES)) -> None:
     await asyncio.sleep(1)
 
 
-LASTING = [6.5, pytest.param(15.0, marks=pytest.mark.acceptance)]
+LASTING = [6.5, pytest.param(15.0, marks=pytest.mark.slow)]
 
 
 async def test_a_killed_worker_is_noticed_in_two_seconds(redis_url: str) -> None:
@@ -153,7 +153,8 @@ async def test_stopped_workers_keep_their_lives(redis_url: str, seconds: float) 
             assert {worker.state for worker in await store.workers.known()} == {"alive"}
 
 
-@pytest.mark.parametrize("seconds", [6.5, pytest.param(10.0, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("seconds", [6.5, pytest.param(10.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_a_worker_that_holds_the_gil_lives(redis_url: str, seconds: float) -> None:
     with living(redis_url, HOLD=str(seconds)) as workers:
         async with watching(redis_url) as (watcher, store):
@@ -165,6 +166,7 @@ async def test_a_worker_that_holds_the_gil_lives(redis_url: str, seconds: float)
 
 
 @pytest.mark.parametrize("seconds", LASTING)
+@pytest.mark.slow
 async def test_a_silent_redis_is_no_death(redis_url: str, seconds: float) -> None:
     with living(redis_url):
         async with watching(redis_url) as (watcher, store):
@@ -176,6 +178,7 @@ async def test_a_silent_redis_is_no_death(redis_url: str, seconds: float) -> Non
             assert len(await store.workers.known()) == len(NAMES)
 
 
+@pytest.mark.slow
 async def test_killed_lifelines_come_back_in_time(redis_url: str) -> None:
     with living(redis_url):
         async with watching(redis_url) as (watcher, store):
@@ -187,6 +190,7 @@ async def test_killed_lifelines_come_back_in_time(redis_url: str) -> None:
             assert watcher.deaths == {}
 
 
+@pytest.mark.slow
 async def test_a_restart_of_redis_ends_only_who_ended() -> None:
     """A worker's lifeline ends with its Redis, so without a supervisor that would tell, its silence has to be long."""
     with durable_redis() as server, living(server.url) as workers:
@@ -209,7 +213,7 @@ async def test_a_restart_of_redis_ends_only_who_ended() -> None:
             assert set(watcher.deaths) == {"b"}
 
 
-@pytest.mark.parametrize("seconds", [3.0, pytest.param(8.0, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(8.0, marks=pytest.mark.slow)])
 async def test_a_cut_network_is_no_death(redis_url: str, seconds: float) -> None:
     link = Link("redis", int(redis_url.rpartition(":")[2].partition("/")[0]))
     await link.start()
@@ -228,6 +232,7 @@ async def test_a_cut_network_is_no_death(redis_url: str, seconds: float) -> None
     await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_a_worker_with_a_supervisor_that_says_nothing_has_ten_seconds(redis_url: str) -> None:
     with living(redis_url, SUPERVISOR="s") as workers:
         async with watching(redis_url) as (watcher, store):

@@ -5,13 +5,11 @@ from collections import Counter
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit
-from tests.support.waiting import until
+from tests.support.batches import announce, claim, new_batch, submit
 
-from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
-from rolloutpool_common.store import ClaimRefused, Store, SubmitLimits, Ticket, TooManyOpen
+from rolloutpool_common.store import Store, SubmitLimits, Ticket, TooManyOpen
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -35,17 +33,6 @@ async def test_no_more_than_the_window_is_published_and_claims_make_room(store: 
     assert not (await claim(store, uids[20])).more_waiting
 
 
-async def test_ten_do_not_wait_behind_ten_thousand(store: Store) -> None:
-    large = new_batch(10_000)
-    await store.batches.submit(large)
-    small = new_batch(10, groups=["eval"] * 10)
-    await store.batches.submit(small)
-    tickets = await take(store, 20)
-    assert [ticket.index for ticket in tickets if ticket.batch_id == small.batch_id] == list(range(10))
-    assert [ticket.index for ticket in tickets if ticket.batch_id == large.batch_id] == list(range(10))
-    assert {ticket.group for ticket in tickets if ticket.batch_id == small.batch_id} == {"eval"}
-
-
 async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
     uids = await submit(store, 3000)
     await take(store)
@@ -56,26 +43,11 @@ async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
     assert [ticket.batch_id for ticket in await take(store)].count(late.batch_id) == 5
 
 
-async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:
-    await submit(store, PER_WORKER + 1)
-    await take(store)
-    await submit(store, 2, priority=Priority.HIGH)
-    assert await take(store, priority=Priority.LOW) == []
-    assert len(await take(store, priority=Priority.HIGH)) == 2
-
-
 async def test_two_publishers_never_take_the_same_ticket(store: Store, other: Store) -> None:
     await submit(store, 100)
     lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 17) for i in range(8)))
     taken = [ticket.index for lot in lots for ticket in lot]
     assert sorted(taken) == list(range(100))
-
-
-async def test_cancelled_rollouts_leave_the_outbox_without_taking_room(store: Store) -> None:
-    uids = await submit(store, 10)
-    for uid in uids[:6]:
-        await store.rollouts.cancel(uid)
-    assert [ticket.index for ticket in await take(store, 3)] == [6, 7, 8]
 
 
 async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:
@@ -91,32 +63,6 @@ async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:
     assert [ticket.index for ticket in await take(store, 2)] == [old.index, 3]
     await claim(store, uids[0])
     assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000) == 3
-
-
-async def test_a_ticket_that_is_claimed_while_it_is_put_back_is_not_published_again(store: Store, raw: Redis) -> None:
-    (uid,) = await submit(store)
-    await take(store)
-    assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000) == 1
-    # The ticket was slow, not lost.
-    await claim(store, uid)
-    assert await take(store) == []
-    assert await raw.exists("rp:published:default", "rp:runs:default") == 0
-
-
-async def test_a_second_ticket_of_a_running_rollout_is_forgotten_when_it_arrives(store: Store, raw: Redis) -> None:
-    (uid,) = await submit(store)
-    await take(store)
-    await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000)
-    await take(store)
-    first = await claim(store, uid, "w1")
-    await raw.zadd("rp:published:default", {uid: 1})
-    assert await store.rollouts.claim(uid, "w2") is ClaimRefused.TAKEN
-    assert await raw.zcard("rp:published:default") == 0
-    # And nothing is lost by that: whoever gives the rollout back makes a new ticket.
-    assert await store.rollouts.release(first, clean=True)
-    assert len(await take(store)) == 1
-    again = await claim(store, uid, "w2")
-    await store.rollouts.finish(again, result_of(again))
 
 
 async def test_each_live_worker_widens_the_window(store: Store) -> None:
@@ -157,24 +103,6 @@ async def test_weights_hold_however_few_places_come_free_at_a_time(store: Store,
     await take(store, 1)
     await take(store, 1)
     assert await raw.ttl("rp:turn:default") > 0
-
-
-async def test_a_delayed_rollout_waits_outside_the_outbox(store: Store) -> None:
-    (uid,) = await submit(store)
-    await take(store)
-    claimed = await claim(store, uid)
-    await store.rollouts.give_back(claimed, clean=True, counter="retries", delay_s=0.2)
-    assert await take(store) == []
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
-    assert view.status is RolloutStatus.QUEUED
-
-    async def due() -> bool:
-        return (await store.reconciliation.run_once()).resumed == 1
-
-    await until(due)
-    assert [ticket.index for ticket in await take(store)] == [0]
-    assert (await claim(store, uid)).retries == 1
 
 
 async def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:

@@ -176,7 +176,7 @@ async def test_the_reconciler_ends_it(store: Store) -> None:
     reconciliation = store.reconciliation
     forsaken = 0
     for _ in range(16):
-        redis = store._connection.redis
+        redis = store.connection.redis
         if seen := await redis.hget("rp:served", "seen_ms"):
             await redis.hset("rp:served", "seen_ms", int(seen) - 1000)
         forsaken += (await reconciliation.run_once()).forsaken

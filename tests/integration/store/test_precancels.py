@@ -45,36 +45,6 @@ async def test_a_tombstone_is_for_one_submit_of_one_owner(store: Store) -> None:
     assert (await claim(store, again)).attempt == 1
 
 
-async def test_who_comes_after_the_submit_gets_the_uid(store: Store, raw: Redis) -> None:
-    (uid,) = await submit(store, NAMED[:1])
-    assert await store.rollouts.precancel("r0", OWNER) == uid
-    assert not await raw.exists("rp:precancels")
-    await claim(store, uid)
-
-
-async def test_the_same_submit_again_changes_nothing(store: Store) -> None:
-    await store.rollouts.precancel("r0", OWNER)
-    first, second = new_batch(NAMED, key="k"), new_batch(NAMED, key="k")
-    await store.batches.submit(first)
-    await store.rollouts.precancel("r9", OWNER)
-    assert await store.batches.submit(second) == (first.batch_id, False)
-    status = await store.batches.status(first.batch_id, OWNER)
-    assert status is not None
-    assert (status.counts[RolloutStatus.CANCELLED], status.counts[RolloutStatus.QUEUED]) == (1, 2)
-
-
-async def test_a_batch_of_nothing_else_is_complete_at_once(store: Store, raw: Redis) -> None:
-    for fields in NAMED:
-        await store.rollouts.precancel(fields["rollout_id"], OWNER)
-    batch = new_batch(NAMED)
-    await store.batches.submit(batch)
-    assert (await store.batches.results(batch.batch_id, "0", 10)).complete
-    assert (await store.totals.read()).open == 0
-    await store.batches.delete(batch.batch_id)
-    left = {key async for key in raw.scan_iter("rp:*")}
-    assert left == {"rp:epoch", "rp:finished", "rp:schema", "rp:totals"}
-
-
 async def test_whoever_dies_behind_the_commit_the_reconciler_ends_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from tests.support.batches import announce, claim, submit
 
-from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.celery_app import broker_url, make_celery
 from rolloutpool_common.queue.kombu_compat import purge
@@ -50,7 +50,6 @@ async def test_a_ticket_carries_ids_and_nothing_else(store: Store, publisher: Pu
         [{"messages": [{"role": "user", "content": "PROMPT-MARKER"}], "metadata": {"m": "META-MARKER"}}] * 3,
         shared={"callback_api_key": "KEY-MARKER", "server_url": "http://URL-MARKER"},
         groups=['g"1'] * 3,
-        delivery=Delivery(callback_url="http://URL-MARKER", secret="SECRET-MARKER"),
         labels={"l": "LABEL-MARKER"},
     )
     ours = {key async for key in raw.scan_iter("rp:*")}

@@ -1,6 +1,7 @@
 """Nothing grows for ever: what a batch left is deleted when its time is over, and the rest has a size of its own."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tests.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
@@ -8,7 +9,7 @@ from tests.support.journals import turn_record
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.protocol.operations import Preflight
 from rolloutpool_common.store import NewBatch, Store
@@ -16,25 +17,26 @@ from rolloutpool_common.store import NewBatch, Store
 BATCHES, ROLLOUTS, FATES = 25, 16, 8
 
 LASTING = {
-    *("rp:totals", "rp:finished", "rp:push:dead", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"),
+    *("rp:totals", "rp:finished", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"),
     *("rp:served", "rp:known_runs"),
 }
 """Of the pool, not of a batch: capped lists, one hash of counters, a clock, one lock that expires."""
 RUNS = ("rp:steering:", "rp:reserve:")
+Work = Callable[[Store], Awaitable[None]]
 
 
 async def keys_of(raw: Any) -> set[str]:
     return {key async for key in raw.scan_iter("*", count=1000)}
 
 
-def busy_batch(number: int) -> NewBatch:
+def busy_batch(number: int, asks: Mapping[str, object] | None = None) -> NewBatch:
     """With all that a batch can have beside its rollouts."""
     return new_batch(
         [{"rollout_id": f"b{number}-r{i}", "callback_api_key": "a key"} for i in range(ROLLOUTS)],
         groups=[f"g{i % 4}" for i in range(ROLLOUTS)],
         group_policy=GroupPolicy(min_usable=3, late=LateRollouts.CANCEL),
         deadline_s=3600,
-        delivery=Delivery(callback_url="http://127.0.0.1:9/", secret="long enough"),
+        asks=asks or {},
         key=f"key {number}",
         run=f"run {number % 3}",
         priority=list(Priority)[number % len(Priority)],
@@ -67,9 +69,11 @@ async def live(store: Store, uid: str, fate: int) -> None:
             await store.rollouts.finish(held, result_of(held))
 
 
-async def run_some_hundred(store: Store, retention_s: float) -> list[NewBatch]:
-    """Batches whose rollouts have ended in every way, some delivered, some not."""
-    batches = [busy_batch(number) for number in range(BATCHES)]
+async def run_some_hundred(
+    store: Store, retention_s: float, asks: Mapping[str, object] | None = None, work: Work | None = None
+) -> list[NewBatch]:
+    """Batches whose rollouts have ended in every way; `work` is what a worker does for a capability then."""
+    batches = [busy_batch(number, asks) for number in range(BATCHES)]
     await announce(store, "w1")
     for batch in batches:
         await store.batches.submit(batch, retention_s=retention_s)
@@ -79,8 +83,8 @@ async def run_some_hundred(store: Store, retention_s: float) -> list[NewBatch]:
         await store.batches.cancel(batch.batch_id)
     # As workers do that beat, deliver, and leave.
     await store.workers.beat("w1", running=0, tokenizers={})
-    for n, push in enumerate(await store.pushes.take(200, lease_s=60)):
-        await store.pushes.settle(push, ("delivered", "dead", "retry")[n % 3], retry_in_s=60)
+    if work is not None:
+        await work(store)
     await store.workers.leave("w1")
     found = Preflight(worker="w1", endpoints=[])
     await store.preflights.answer("asked", found)
@@ -88,18 +92,20 @@ async def run_some_hundred(store: Store, retention_s: float) -> list[NewBatch]:
     return batches
 
 
-async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Store, raw: Any) -> None:
-    batches = await run_some_hundred(store, retention_s=0.001)
+async def check_nothing_is_left(
+    store: Store, raw: Any, batches: Sequence[NewBatch], lasting: Set[str] = frozenset()
+) -> None:
+    """All of it is deleted, and of keys only those stay that last."""
 
     async def all_deleted() -> bool:
         await store.reconciliation.run_once()
-        # Those with pushes that wait are kept for a day more, which is over now.
+        # What a capability keeps for some time more has had its time.
         for batch_id, at in await raw.zrange("rp:ended", 0, -1, withscores=True):
             await raw.zadd("rp:ended", {batch_id: at - 86_400_000})
         return not await raw.exists("rp:ended")
 
     await until(all_deleted)
-    left = await keys_of(raw)
+    left = await keys_of(raw) - lasting
     runs = {key for key in left if key.startswith(RUNS)}
     # A run outlives its batches, for a week.
     assert all([0 < await raw.ttl(key) <= 7 * 86_400 for key in runs])
@@ -114,6 +120,10 @@ async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Sto
     assert (await store.batches.submit(busy_batch(0))).created
 
 
+async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Store, raw: Any) -> None:
+    await check_nothing_is_left(store, raw, await run_some_hundred(store, retention_s=0.001))
+
+
 async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store: Store, raw: Any) -> None:
     batches = await run_some_hundred(store, retention_s=7200)
     due = dict(await raw.zrange("rp:ended", 0, -1, withscores=True))
@@ -121,7 +131,7 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
     now, _ = await raw.time()
     assert all(now + 7200 - 600 < at / 1000 <= now + 7201 for at in due.values())
     assert (await store.reconciliation.run_once()).deleted == 0
-    pool_wide = {"rp:ended", "rp:usage", "rp:push:due", "rp:push:attempts", *LASTING}
+    pool_wide = {"rp:ended", "rp:usage", *LASTING}
     for key in await keys_of(raw) - pool_wide:
         if key.startswith("rp:idempotency:"):
             assert 0 < await raw.pttl(key) <= 7_200_000, key
@@ -139,8 +149,6 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
             assert rest.partition(":")[0].partition("-")[0] in due, key
             # A journal ends with its rollout.
             assert not key.endswith(":journal"), key
-    assert {uid.partition("-")[0] for uid in await raw.zrange("rp:push:due", 0, -1)} <= set(due)
-    assert {uid.partition("-")[0] for uid in await raw.hkeys("rp:push:attempts")} <= set(due)
 
 
 async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, raw: Any) -> None:

@@ -10,14 +10,14 @@ from redis.asyncio import Redis
 from tests.support.batches import announce, submit
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.offers import digest_of, spell
+from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.queue import publisher as publishing
 from rolloutpool_common.queue.celery_app import KEY_PREFIX, make_celery, queue_name
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store
 
 MAZE = {"environment": {"name": "maze"}}
-OFFER = digest_of(spell(["environment:maze"]))
+OFFER = digest_of(spell(["environment:maze", RELEASE]))
 ORDINARY, OWN = (KEY_PREFIX + queue_name(Priority.DEFAULT, offer) for offer in ("", OFFER))
 
 

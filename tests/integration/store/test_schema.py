@@ -7,11 +7,14 @@ import socket
 import sys
 from typing import Any
 
+import orjson
 import pytest
 import redis.asyncio
+from tests.support.batches import announce, submit
 
-from rolloutpool_common.store import ForeignSchema, Store
-from rolloutpool_common.store.schema import SCHEMA_VERSION
+from rolloutpool_common.protocol.offers import spell
+from rolloutpool_common.store import Claim, ClaimRefused, ForeignSchema, Store
+from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION
 
 VERSION_1 = {
     "rp:epoch": {"n": "3", "run": "0123456789abcdef"},
@@ -31,12 +34,6 @@ async def content(redis_url: str) -> dict[Any, Any]:
     """Every key's serialised value."""
     async with redis.asyncio.Redis.from_url(redis_url) as plain:
         return {key: await plain.dump(key) for key in await plain.keys()}
-
-
-async def test_an_empty_redis_gets_our_version(store: Store, raw: redis.asyncio.Redis) -> None:
-    await store.check_schema()
-    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
-    assert await raw.hget("rp:epoch", "number") == "1"
 
 
 async def test_our_version_is_accepted_again(store: Store, other: Store, raw: redis.asyncio.Redis) -> None:
@@ -71,6 +68,37 @@ async def test_another_version_is_refused_by_each_connection_and_nothing_is_writ
         with pytest.raises(ForeignSchema):
             await store.rollouts.claim("b1-0", "w1")
     assert await content(redis_url) == before
+
+
+async def test_workers_of_the_version_before_get_nothing_new_and_with_the_last_one_it_becomes_ours(
+    store: Store, other: Store, raw: redis.asyncio.Redis
+) -> None:
+    (begun,) = await submit(store)
+    await announce(store, "new")
+    await announce(store, "old")
+    # A worker of that release does not say what it reads.
+    about = orjson.loads(await raw.hget("rp:worker:old", "about") or "")
+    del about["reads"]
+    await raw.hset("rp:worker:old", mapping={"about": orjson.dumps(about), "offer": spell(())})
+    await raw.set("rp:schema", OLDEST_READ)
+    await other.check_schema()
+    # At once, before anybody has looked at the workers; and after that.
+    for look in (False, True):
+        if look:
+            await store.offers.look()
+        mixed = await submit(store, [{"tools": ["search"]}, {}, {}])
+        for uid in mixed:
+            assert await store.rollouts.claim(uid, "old") is ClaimRefused.UNSUITED
+        assert await store.rollouts.claim(mixed[0], "new") is ClaimRefused.UNSUITED
+        for uid in mixed[1:]:
+            assert isinstance(await store.rollouts.claim(uid, "new"), Claim)
+    assert isinstance(await store.rollouts.claim(begun, "old"), Claim)
+    assert await raw.get("rp:schema") == str(OLDEST_READ)
+    await store.workers.leave("old")
+    await store.offers.look()
+    assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
+    (after,) = await submit(store)
+    assert await raw.hget(f"rp:batch:{after.rpartition('-')[0]}", "needs") is None
 
 
 async def test_a_pool_that_was_emptied_while_it_runs_goes_on(

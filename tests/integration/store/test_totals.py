@@ -1,12 +1,11 @@
 """Totals count each thing once, whoever asks how often, and outlive what they count."""
 
 import redis.asyncio
-from cryptography.fernet import Fernet
-from tests.support.batches import OWNER, announce, claim, declare_dead, due_push, new_batch, result_of, submit
+from tests.support.batches import OWNER, announce, claim, declare_dead, new_batch, result_of, submit
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, Priority
-from rolloutpool_common.store import SecretStore, Store
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.store import Store
 
 FAILURE = Failure(
     kind=FailureKind.INFRA,
@@ -15,12 +14,6 @@ FAILURE = Failure(
     message="no answer",
     retryable=True,
 )
-
-
-async def test_a_new_store_has_none(store: Store) -> None:
-    standing = await store.totals.read()
-    assert standing.totals == {}
-    assert standing[1:] == (0, 0, 0, 0, dict.fromkeys(Priority, 0.0), 0, 0)
 
 
 async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) -> None:
@@ -112,20 +105,3 @@ async def test_a_worker_is_lost_once(store: Store) -> None:
     await store.workers.deregister("w")
     await declare_dead(store, "w")
     assert (await store.totals.read()).totals == {"workers_lost": 1}
-
-
-async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> None:
-    store = Store.open(redis_url, secrets=SecretStore([Fernet.generate_key().decode()], source="the test"))
-    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
-    uids = await submit(store, 3, delivery=to)
-    for uid in uids:
-        await store.rollouts.cancel(uid)
-    await store.pushes.take(3, lease_s=60)
-    await store.pushes.settle(due_push(uids[0]), "delivered")
-    for _ in range(2):
-        await store.pushes.settle(due_push(uids[1]), "dead")
-    await store.pushes.settle(due_push(uids[2]), "retry", retry_in_s=60)
-    standing = await store.totals.read()
-    assert standing.pushes_pending == 1
-    assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}
-    await store.close()

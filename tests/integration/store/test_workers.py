@@ -6,7 +6,6 @@ import pytest
 from redis.asyncio import Redis
 from tests.support.batches import claim, submit
 
-from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import WorkerState
 from rolloutpool_common.store import Store
@@ -90,12 +89,6 @@ async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> Non
     await announce(store, "w")
     await store.workers.leave("w")
     assert sorted([key async for key in raw.scan_iter("*")]) == ["rp:epoch", "rp:schema"]
-
-
-async def test_a_parent_reports_how_its_worker_ended(store: Store, raw: Redis) -> None:
-    await store.workers.report_end("w", ProcessEnd.of(-11))
-    await store.workers.report_end("never spoke", ProcessEnd.of(0, told_to_stop=True))
-    assert await raw.hgetall("rp:obituaries") == {"w": "signal:11", "never spoke": "stopped"}
 
 
 async def test_a_worker_names_its_parent_and_says_whether_its_lifeline_is_seen(store: Store, raw: Redis) -> None:

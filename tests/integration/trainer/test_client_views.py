@@ -9,7 +9,8 @@ from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.client import views
-from rolloutpool_trainer.client.aio import AsyncBatch, AsyncRolloutClient
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.errors import BatchRejected, ClientError, NotFound
 

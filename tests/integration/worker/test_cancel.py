@@ -18,10 +18,8 @@ from tests.support.waiting import until
 from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import ClaimRefused
-from rolloutpool_common.store.workers import BEAT_SECONDS
 from rolloutpool_worker.policy.breaker import FAILURES
 
 SOON = 5.0
@@ -127,37 +125,3 @@ async def test_cancel_against_the_last_reply_has_one_outcome(redis_url: str, tok
         assert status.counts[RolloutStatus.CANCELLED] + status.counts[RolloutStatus.COMPLETED] == 40
         # And it stays so.
         assert {uid: (await pool.result(uid)).status for uid in uids} == results
-
-
-async def test_cancel_after_the_end_stops_only_the_delivery(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    async with (
-        patient_pool(redis_url) as (pool, _),
-        scripted_trainer(tokenizer, say("8")) as trainer,
-        scripted_trainer(tokenizer, status(503)) as receiver,
-    ):
-        to = Delivery(callback_url=f"{receiver.url}/hook", secret="long enough")
-        (uid,) = await pool.submit(shared={"server_url": trainer.url}, delivery=to)
-        before = await pool.result(uid)
-
-        async def refused() -> bool:
-            return bool(receiver.exchanges)
-
-        # It is refused, so it stays due.
-        await until(refused)
-        assert await pool.store.rollouts.cancel(uid) is RolloutStatus.COMPLETED
-        assert await pool.result(uid) == before
-        batch = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert batch is not None
-        assert {state: n for state, n in batch.delivery.items() if n} == {"stopped": 1}
-        assert (await pool.store.totals.read()).pushes_pending == 0
-
-
-async def test_the_order_to_stop_is_there_before_the_answer(redis_url: str) -> None:
-    """No round of anybody's polling lies between cancel and order; the worker fetches it within a beat."""
-    async with opened_pool(redis_url) as pool:
-        (uid,) = await pool.submit()
-        held = await pool.store.rollouts.claim(uid, "w")
-        assert not isinstance(held, ClaimRefused)
-        await pool.store.rollouts.cancel(uid)
-        assert (await pool.store.workers.beat("w", running=1, tokenizers={}))[1] == [held.token]
-    assert BEAT_SECONDS <= 0.5

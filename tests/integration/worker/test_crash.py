@@ -1,13 +1,11 @@
 """kill -9: what the dead worker had goes on elsewhere, without a turn sampled twice and with the same tokens."""
 
-import signal
 from typing import Any
 
 import pytest
 import redis.asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.batches import OWNER
-from tests.support.inside_worker import inside_worker
 from tests.support.pool import Pool, opened_pool
 from tests.support.waiting import until
 from tests.support.worker_process import Worker, started_worker
@@ -15,7 +13,7 @@ from tests.support.worker_process import Worker, started_worker
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -104,32 +102,6 @@ def tokens(result: RolloutResult) -> list[dict[str, Any]]:
     return [sample.model_dump() for sample in result.samples]
 
 
-async def test_a_worker_that_dies_in_the_first_call_of_all_leaves_no_doubt(
-    redis_url: str, tokenizer: ChatTokenizer
-) -> None:
-    """No reply of this trainer was ever seen, so it is asked whether it is idempotent, and joins the call that runs."""
-    app = endpoint(tokenizer, 1.0)
-    async with opened_pool(redis_url) as pool:
-        with serve_callback(app, [0]) as served:
-            with started_worker(redis_url) as first:
-                await first.announced(pool.store)
-                uids = await pool.submit(asks(4), shared={"server_url": served.url})
-                await until(lambda: _in_first_calls(app, 4))
-                first.kill()
-            with started_worker(redis_url):
-                async with pool.reconciled():
-                    results = [await pool.result(uid, 60) for uid in uids]
-    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
-    assert {result.attempt for result in results} == {2}
-    assert app.sampling_log.repeated() == {}
-    assert len(app.sampling_log) == 4 * TURNS
-
-
-async def _in_first_calls(app: CallbackApp, count: int) -> bool:
-    sessions = [app.sessions.named(f"r{i}") for i in range(count)]
-    return all(session is not None and session.running is not None and not session.turns for session in sessions)
-
-
 async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
     redis_url: str, tokenizer: ChatTokenizer
 ) -> None:
@@ -159,26 +131,6 @@ async def test_a_turn_in_doubt_fails_where_asking_again_is_not_promised(
     assert app.sampling_log.repeated() == {}
 
 
-async def test_a_crash_while_tools_ran_leaves_no_doubt(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    """The turn is durable, no call is in flight: the tools run again, and the rollout goes on."""
-    app = endpoint(tokenizer, 0.0)
-    async with opened_pool(redis_url) as pool:
-        with serve_callback(app, [0]) as served:
-            with started_worker(redis_url, CALCULATOR_DELAY_MS="60000") as first:
-                await first.announced(pool.store)
-                uids = await pool.submit(asks(3, idempotent=False), shared={"server_url": served.url})
-                await kill_in_full_swing(pool, first, uids)
-            for uid in uids:
-                assert [record.kind for record in await pool.store.rollouts.read_journal(uid)] == ["turn"]
-            with started_worker(redis_url):
-                async with pool.reconciled():
-                    results = [await pool.result(uid, 60) for uid in uids]
-    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
-    assert {result.attempt for result in results} == {2}
-    assert app.sampling_log.repeated() == {}
-    assert len(app.sampling_log) == 3 * TURNS
-
-
 async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """Else one at a time runs to its end, where machines died often, and the others wait for minutes."""
     app = endpoint(tokenizer, 0.0)
@@ -202,6 +154,7 @@ async def test_suspects_that_get_further_alone_go_on_in_company(redis_url: str, 
         assert [turn.attempt for turn in app.sampling_log.of(result.rollout_id)] == [3] + [4] * (TURNS - 1)
 
 
+@pytest.mark.slow
 async def test_a_drain_reaches_the_suspects_too(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """They are in a process of their own, which their worker waits for; nothing counts against them."""
     app = endpoint(tokenizer, 1.5)
@@ -252,66 +205,3 @@ async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tok
             results = [await pool.result(uid) for uid in uids]
     assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
     assert app.sampling_log.repeated() == {}
-
-
-async def test_cut_connections_to_redis_end_no_rollout(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    app = endpoint(tokenizer, 0.05)
-    async with opened_pool(redis_url) as pool, redis.asyncio.Redis.from_url(redis_url) as raw:
-        with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
-            await worker.announced(pool.store)
-            uids = await pool.submit(asks(8), shared={"server_url": served.url})
-            for turn in range(1, TURNS):
-
-                async def reached(turn: int = turn) -> bool:
-                    return len(app.sampling_log) >= 8 * turn
-
-                await until(reached)
-                await raw.client_kill_filter(_type="normal", skipme=True)
-            async with pool.reconciled():
-                results = [await pool.result(uid) for uid in uids]
-    assert {(result.status, result.attempt) for result in results} == {(RolloutStatus.COMPLETED, 1)}
-    assert app.sampling_log.repeated() == {}
-
-
-@pytest.mark.parametrize("pass_number", [1, 2], ids=["turn 1", "a later turn"])
-async def test_a_worker_that_died_before_a_call_leaves_no_doubt_where_it_had_not_called(
-    redis_url: str, tokenizer: ChatTokenizer, pass_number: int
-) -> None:
-    """By its claim alone nobody knows; by the note before its first call. After that, each turn may be in doubt."""
-    app = endpoint(tokenizer, 0.0)
-    async with opened_pool(redis_url) as pool:
-        with serve_callback(silent(app), [0]) as served:
-            (uid,) = await pool.submit(asks(1), shared={"server_url": served.url})
-            with started_worker(redis_url, ROLLOUTPOOL_FAILPOINTS=f"worker.obs_before_call:{pass_number}") as first:
-                assert await first.ended() == -signal.SIGKILL, first.log()
-            with started_worker(redis_url):
-                async with pool.reconciled():
-                    result = await pool.result(uid, 60)
-    if pass_number == 1:
-        assert (result.status, result.attempt) == (RolloutStatus.COMPLETED, 2)
-        assert app.sampling_log.repeated() == {}
-    else:
-        assert result.failure is not None
-        assert result.failure.category is Category.AMBIGUOUS_TURN
-
-
-@pytest.mark.parametrize("promises", [True, False], ids=["a trainer that may be asked twice", "one that may not"])
-async def test_the_first_call_is_noted_with_the_claim_once_the_trainer_has_promised(
-    redis_url: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, promises: bool
-) -> None:
-    """Its promise is known from the batch's first reply on, and each note that its claim makes is one write less."""
-    app = endpoint(tokenizer, 0.0)
-    notes: list[str] = []
-    async with inside_worker(redis_url, tokenizers) as worker:
-        calls = worker.services.store.model_calls
-        note = calls.note
-
-        async def counted(claim: Claim) -> None:
-            notes.append(claim.uid)
-            await note(claim)
-
-        setattr(calls, "note", counted)  # noqa: B010  a method, to mypy
-        with serve_callback(app if promises else silent(app), [0]) as served:
-            results = await worker.run(*asks(4), server_url=served.url)
-    assert {result.status for result in results} == {RolloutStatus.COMPLETED}
-    assert len(notes) == (1 if promises else 4)

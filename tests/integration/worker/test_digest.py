@@ -1,19 +1,15 @@
 """A turn is asked with one body, whoever asks it: what an attempt wrote down, the next compares before it calls."""
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 import redis.asyncio
-from tests.support.inside_worker import InsideWorker, inside_worker
+from tests.support.inside_worker import inside_worker
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import call, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.journal import EditRecord, JournalRecord, ObservationRecord, TurnRecord
-from rolloutpool_common.protocol.turn_headers import HEADER_DIGEST
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 
 ASK = {"messages": [{"role": "user", "content": "Calculate 5 + 3"}]}
@@ -39,21 +35,6 @@ async def set_temperature(redis_url: str, uid: str, value: float) -> None:
         assert isinstance(stored, bytes)
         shared: dict[str, Any] = orjson.loads(stored)
         await raw.hset(key, "shared", orjson.dumps({**shared, "sampling_params": {"temperature": value}}))
-
-
-async def test_the_observation_carries_the_digest_that_the_trainer_gets(
-    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, *TURNS) as trainer:
-        uid = await drained_before_turn_2(redis_url, tokenizers, trainer)
-        async with inside_worker(redis_url, tokenizers) as second:
-            turn, obs = await second.services.store.rollouts.read_journal(uid)
-            assert await second.take(uid) == "completed"
-        asked = trainer.of(uid)[1]
-    assert isinstance(turn, TurnRecord)
-    assert isinstance(obs, ObservationRecord)
-    assert obs.planned.digest == asked.header(HEADER_DIGEST.lower())
-    assert obs.planned.digest == hashlib.blake2b(asked.content, digest_size=16).hexdigest()
 
 
 @pytest.mark.parametrize("retries", [0, 3])
@@ -82,26 +63,3 @@ async def test_another_body_is_never_asked(
     # The turn that was proved before is delivered.
     assert result.num_llm_calls == 1
     assert sum(result.samples[0].response_mask) == result.response_tokens
-
-
-async def test_an_edited_history_has_a_digest_too(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    steps: list[dict[str, Any]] = [{"sample": {}}, {"edit": ASK["messages"]}, {"sample": {}}]
-    async with scripted_trainer(tokenizer, say("once"), say("twice")) as trainer:
-        journals: list[list[JournalRecord]] = []
-        rollouts = inside.services.store.rollouts
-        journal = rollouts.journal
-
-        async def seen(claim: Any, records: Sequence[JournalRecord], *, turns: int) -> None:
-            journals.append(list(records))
-            await journal(claim, records, turns=turns)
-
-        setattr(rollouts, "journal", seen)  # noqa: B010  a method, to mypy
-        (uid,) = await inside.submit(
-            {**ASK, "agent": "tests.replay", "metadata": {"steps": steps}}, server_url=trainer.url
-        )
-        await inside.take(uid)
-        asked = trainer.of(uid)[1]
-    edit = journals[-1][1]
-    assert isinstance(edit, EditRecord)
-    assert edit.planned.edited
-    assert edit.planned.digest == asked.header(HEADER_DIGEST.lower())

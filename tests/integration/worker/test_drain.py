@@ -6,10 +6,11 @@ import signal
 from collections import Counter
 from typing import Any
 
+import pytest
 from tests.support.batches import OWNER
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import call, hang, say, status, wait
+from tests.support.trainer_script import call, hang, say, wait
 from tests.support.waiting import until
 from tests.support.worker_process import ROOT, Worker, started_worker
 
@@ -82,57 +83,6 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
         assert len(trainer.exchanges) == 1
 
 
-async def test_a_call_that_outlasts_the_drain_leaves_its_turn_in_doubt(
-    redis_url: str, tokenizer: ChatTokenizer
-) -> None:
-    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, hang()) as trainer:
-        with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="0.2") as worker:
-            await worker.announced(pool.store)
-            (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer))
-            worker.terminate()
-            assert await worker.ended() == 0, worker.log()
-        again = await pool.store.rollouts.claim(uid, "next")
-        assert isinstance(again, Claim)
-        assert not again.clean
-        await pool.store.rollouts.release(again, clean=False)
-        # The next worker must not ask for that turn again.
-        with started_worker(redis_url):
-            async with pool.reconciled():
-                result = await pool.result(uid)
-        assert result.failure is not None
-        assert result.failure.category == "ambiguous_turn"
-        assert len(trainer.exchanges) == 1
-
-
-async def test_a_pause_before_a_repeated_call_does_not_hold_up_the_drain(
-    redis_url: str, tokenizer: ChatTokenizer
-) -> None:
-    later = status(429, retry_after="30")
-    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, later) as trainer:
-        with started_worker(redis_url) as worker:
-            await worker.announced(pool.store)
-            (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer))
-            worker.terminate()
-            # Well before the 30 seconds that the trainer asked for, and before the drain time.
-            async with asyncio.timeout(25):
-                assert await worker.ended() == 0, worker.log()
-        again = await pool.store.rollouts.claim(uid, "next")
-        assert isinstance(again, Claim)
-        assert again.clean
-
-
-async def test_an_idle_worker_leaves_at_once_and_leaves_nothing(redis_url: str) -> None:
-    async with opened_pool(redis_url) as pool:
-        with started_worker(redis_url) as worker:
-            await worker.announced(pool.store)
-            worker.terminate()
-            assert await worker.ended() == 0, worker.log()
-            assert "Traceback" not in worker.log()
-        assert await pool.store.workers.known() == []
-
-
 async def test_a_signal_in_the_middle_of_the_start_is_heeded_at_its_end(redis_url: str) -> None:
     """Wherever it comes, nothing is left announced."""
     plugins = {"ROLLOUTPOOL_PLUGINS": "tests.support.interrupted_plugin"}
@@ -196,6 +146,7 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
     assert {request.turn for request in trainer.exchanges} == {1}
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
     plugins = {"ROLLOUTPOOL_PLUGINS": "tests.support.plugins"}
     async with (

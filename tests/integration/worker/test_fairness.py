@@ -4,7 +4,6 @@ A real worker takes real tickets here. What counts is how many of the others wer
 machine changes nothing.
 """
 
-from collections import Counter
 from itertools import takewhile
 from typing import Any
 
@@ -49,20 +48,6 @@ async def all_started(trainer: ScriptedTrainer, batch: NewBatch) -> None:
         return started(trainer).count(batch.batch_id) == len(batch.rollouts)
 
     await until(all_of_it, 150)
-
-
-async def test_two_runs_share_a_worker_by_weight(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, say("8")) as trainer:
-        heavy = await submit(pool, trainer, 600, "heavy", weight=3)
-        light = await submit(pool, trainer, 600, "light")
-        await pool.publisher.pump()
-        with started_worker(redis_url, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as worker:
-            await worker.announced(pool.store)
-            await called(trainer, 400)
-            shares = Counter(started(trainer)[:400])
-    # Three turns to one; slots may overtake each other by what they have in hand.
-    assert abs(shares[heavy.batch_id] - 300) <= SLOTS
-    assert abs(shares[light.batch_id] - 100) <= SLOTS
 
 
 async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, tokenizer: ChatTokenizer) -> None:

@@ -45,8 +45,13 @@ async def cost(pool: Pool, redis_url: str, tokenizer: ChatTokenizer, asked: dict
         return time.perf_counter() - start, peak_mb(worker) - before, result
 
 
-@pytest.mark.parametrize("v1", [False, True])
-@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize(
+    ("v1", "as_text"),
+    [
+        (True, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (False, True), (True, False))),
+    ],
+)
 async def test_an_argument_of_10_mb(
     pool: Pool, redis_url: str, tokenizer: ChatTokenizer, v1: bool, as_text: bool
 ) -> None:

@@ -1,6 +1,5 @@
 """The Osmosis wire from end to end: the API, a worker, and a controller that answers without ids."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ import httpx
 import orjson
 import pytest
 from starlette.responses import Response
-from tests.support.batches import announce
 from tests.support.chat_server import ANSWER, ASK, KEY, ChatServer, chat_server
 from tests.support.games import RIGHT, SEED
 from tests.support.inside_api import client_of, running_api
@@ -18,6 +16,7 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_worker import OWNER
 from tests.support.secrets import secrets_file
 
+from rolloutpool_common.protocol.kept_journal import read_journal
 from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import TokenizerCache
@@ -116,6 +115,8 @@ async def test_the_policy_calculates_and_the_messages_come_back(wire: Wire) -> N
     # No ids came, so there is nothing that could be trained by mistake, and no warning about what cannot be known.
     assert (record.samples, record.alignment, record.tokenizer) == ([], Alignment.UNVERIFIED, {})
     assert record.warnings == []
+    # Its journal is kept all the same.
+    assert [one.kind for one in read_journal(record).records] == ["turn", "observation", "turn"]
 
 
 async def test_each_step_may_be_another_worker_s(
@@ -178,25 +179,3 @@ async def test_a_controller_s_failure_is_named(wire: Wire, reply: Any, category:
         answer = await wire.run(f"bad-{text[:3].strip()}")
     assert (answer["status"], answer["err_category"], answer["sample"]) == ("failure", category, None)
     assert text in answer["err_message"]
-
-
-async def test_an_agent_or_environment_that_no_worker_has_is_refused(wire: Wire) -> None:
-    wrong: dict[str, dict[str, Any]] = {
-        "agent 'nobody'": {"agent": "nobody"},
-        "environment 'nowhere'": {"environment": {"name": "nowhere"}},
-    }
-    await announce(wire.worker.services.store, "alive")
-    for number, (lacking, chosen) in enumerate(wrong.items()):
-        answer = await wire.submit(f"wrong-{number}", metadata={"rolloutpool": chosen})
-        assert answer.status_code == 422
-        assert f"no live worker has {lacking}" in answer.text
-    assert not wire.controller.of("wrong-0")
-
-
-async def test_a_call_that_outlasts_the_deadline_is_a_timeout(wire: Wire) -> None:
-    wire.controller.gate.clear()
-    try:
-        answer = await asyncio.wait_for(wire.run("slow", agent_timeout_sec=0.3), 20)
-    finally:
-        wire.controller.gate.set()
-    assert (answer["status"], answer["err_category"]) == ("failure", "timeout")

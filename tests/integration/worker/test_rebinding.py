@@ -31,6 +31,7 @@ def may_mount(folder: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_a_name_that_is_rebound_while_a_worker_runs_leads_nowhere(redis_url: str, tmp_path: Path) -> None:
     if not may_mount(tmp_path):
         pytest.skip("this user may not mount a file over /etc/hosts")

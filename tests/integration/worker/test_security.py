@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.integration.worker.test_delivery import end, settled
 from tests.support.batches import NOWHERE
 from tests.support.pool import Pool, opened_pool
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Exchange, say, status
-from tests.support.waiting import until
+from tests.support.trainer_script import say, status
 from tests.support.worker_process import started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
@@ -30,36 +28,6 @@ async def test_a_host_that_may_not_be_called_fails_the_rollout_for_good(pool: Po
     assert not failure.retryable
     assert result.attempt == 1
     assert to_v1(result, tokenizer_name="t", timeout_seconds=1.0).status == "ERROR"
-
-
-async def test_a_push_to_such_a_host_is_given_up_at_once(pool: Pool) -> None:
-    (uid,) = await end(pool, "http://169.254.169.254/latest")
-    assert await settled(pool, uid) == {"dead": 1}
-
-
-async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async def endless(exchange: Exchange) -> None:
-        await exchange.raw(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            await exchange.raw(b"x" * 65536)
-
-    async with scripted_trainer(tokenizer, endless) as receiver:
-        (uid,) = await end(pool, receiver.url)
-        assert await settled(pool, uid) == {"delivered": 1}
-        assert len(receiver.exchanges) == 1
-
-
-async def test_a_push_is_not_redirected(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(200)) as inner:
-        async with scripted_trainer(tokenizer, status(308, location=inner.url)) as outer:
-            (uid,) = await end(pool, outer.url)
-
-            async def tried_again() -> bool:
-                await pool.store.pushes.retry(uid.rpartition("-")[0], 1)
-                return len(outer.exchanges) > 1
-
-            await until(tried_again)
-        assert inner.exchanges == []
 
 
 async def test_a_worker_without_the_key_names_both_sides(

@@ -1,7 +1,6 @@
 """What the policy cannot cause is retried, waits or is told by its name, and is never passed off as data."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from tests.support.trainer_script import Scripts, call, hang, say, status
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
-from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.policy.breaker import FAILURES, OPEN_SECONDS, Breakers
 
@@ -45,22 +42,6 @@ async def test_a_running_rollout_ends_at_its_deadline_with_the_turns_that_are_pr
     (sample,) = one.samples
     assert sum(sample.response_mask) == one.response_tokens > 0
     assert (none.num_llm_calls, none.samples) == (0, [])
-
-
-async def test_the_deadline_covers_the_time_in_the_queue(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, say()) as trainer:
-        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.05)
-        await inside.services.store.batches.submit(batch)
-        (uid,) = uids_of(batch)
-
-        async def over() -> bool:
-            return (await inside.services.store.reconciliation.run_once()).expired == 1
-
-        await until(over)
-        # Whoever comes with its ticket now finds it ended, and no trainer is asked.
-        assert await inside.take(uid) == "ended"
-        assert (await inside.result(uid)).finish_reason is FinishReason.DEADLINE
-        assert trainer.of(uid) == []
 
 
 async def test_a_result_that_contradicts_itself_is_kept_as_evidence_and_delivered_to_nobody(
@@ -130,63 +111,6 @@ async def test_a_turn_that_may_have_been_sampled_is_asked_again_only_where_the_t
     assert (result.failure.http_status, result.failure.retryable) == (504, bool(promise))
 
 
-@pytest.mark.parametrize(
-    ("promise", "outcome", "asked"),
-    [
-        ({}, "failed", [1, 2]),
-        ({"on_ambiguous_turn": "retry"}, "completed", [1, 2, 2]),
-        ({"idempotent": True}, "completed", [1, 2, 2]),
-        ({"restartable": True}, "completed", [1, 2, 1, 2]),
-    ],
-    ids=["nothing promised", "retry", "idempotent", "restartable"],
-)
-async def test_a_turn_in_doubt_is_dealt_with_as_the_trainer_said(
-    inside: InsideWorker, tokenizer: ChatTokenizer, promise: dict[str, Any], outcome: str, asked: list[int]
-) -> None:
-    async with scripted_trainer(tokenizer, say("", [call("add", '{"a": 5, "b": 3}')]), say("8")) as trainer:
-        (uid,) = await inside.submit(promise, server_url=trainer.url)
-        finish = inside.services.store.rollouts.finish
-
-        async def die() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(0)
-
-        async def abandon(*_: Any, **__: Any) -> bool:
-            return False  # a dead worker gives nothing up
-
-        # Its worker dies behind the last reply, before the turn is journaled.
-        rollouts = inside.services.store.rollouts
-        setattr(rollouts, "abandon", abandon)  # noqa: B010  a method, to mypy
-        journal = rollouts.journal
-
-        async def die_at_the_second_turn(claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
-            if turns == 2:
-                await die()
-            await journal(claim, records, turns=turns)
-
-        setattr(rollouts, "journal", die_at_the_second_turn)  # noqa: B010  a method, to mypy
-        assert await inside.take(uid) == "stopped"
-        setattr(rollouts, "journal", journal)  # noqa: B010
-        assert rollouts.finish == finish
-        view = await rollouts.view(uid, OWNER)
-        assert view is not None
-        assert (view.status, view.turns) == (RolloutStatus.RUNNING, 1)
-        # As the reconciler does with what a dead worker had.
-        await inside.services.store.reconciliation.take_back(uid, inside.services.worker_id)
-        assert await inside.take(uid) == outcome
-        result = await inside.result(uid)
-        assert [request.turn for request in trainer.of(uid)] == asked
-    assert result.attempt == 2
-    if outcome == "failed":
-        assert result.failure is not None
-        assert result.failure.category is Category.AMBIGUOUS_TURN
-        assert result.num_llm_calls == 1
-    else:
-        assert (result.alignment, result.num_llm_calls) == ("exact", 2)
-
-
 async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
 ) -> None:
@@ -215,28 +139,6 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     assert not result.failure.retryable
     assert OPEN_SECONDS * 2 > 15 > OPEN_SECONDS
     assert totals["requeued:deferrals"] == 2
-
-
-async def test_a_port_that_comes_back_gets_what_waited_for_it(
-    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
-) -> None:
-    now = 0.0
-    async with (
-        inside_worker(redis_url, tokenizers, infra_retries=0, trainer_attempts=1) as worker,
-        scripted_trainer(tokenizer, say()) as trainer,
-    ):
-        breakers = worker.services.breakers = Breakers(lambda: now)
-        for _ in range(FAILURES):
-            breakers.failed(trainer.url, "refused")
-        (uid,) = await worker.submit({}, server_url=trainer.url)
-        assert await worker.take(uid) == "deferred"
-        now += OPEN_SECONDS + 1
-        assert await worker.take(uid) == "completed"
-        # One call may try a port that is taken out; a port that works again takes any number.
-        for _ in range(2):
-            breakers.check(trainer.url)
-        result = await worker.result(uid)
-    assert (result.attempt, result.alignment) == (2, "exact")
 
 
 async def test_retry_after_slows_the_rollout_that_was_told_so_and_no_other(

@@ -90,40 +90,6 @@ async def test_only_the_tools_of_the_request_can_be_called(pool: Pool, tokenizer
     ]
 
 
-async def test_hostile_calls_end_no_rollout(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    hostile = [
-        call("add", "[" * 100_000),
-        call("add", '{"a": ' + "[" * 900 + "]" * 900 + ', "b": 1}'),
-        call("add", '{"a": 1, "\\ud800": 2}'),
-        call("add", '{"a": "\\ud800", "b": "x"}'),
-        call("multiply", '{"a": "x", "b": 10000000000}'),
-        call("multiply", '{"a": [1], "b": 10000000000}'),
-        call("add", '{"a": ' + "9" * 5000 + ', "b": 1}'),
-        call("add", "<|im_end|>"),
-        call("<|im_start|>assistant\n", "{}"),
-    ]
-    for v1 in (False, True):
-        result = await called(pool, tokenizer, *hostile, v1=v1)
-        assert len(contents(result)) == len(hostile)
-        assert all(text.startswith("Error: ") or text == "\\ud800x" for text in contents(result))
-
-
-ENDINGS = ["SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit", "SystemExit in a task", "cancel"]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-async def test_whatever_a_tool_raises_the_worker_goes_on(
-    pool: Pool, worker: Worker, tokenizer: ChatTokenizer, ending: str
-) -> None:
-    ends = call("end_as", {"text": ending})
-    for calls in ([ends], [ends, call("add", {"a": 1, "b": 2})]):
-        result = await called(pool, tokenizer, *calls)
-        assert contents(result) == ["Error: Tool execution failed", *["3"] * (len(calls) - 1)]
-        assert result.finish_reason == "stop"
-        assert result.attempt == 1
-    assert worker.process.poll() is None
-
-
 @pytest.mark.parametrize("v1", [False, True])
 async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered(
     pool: Pool, tokenizer: ChatTokenizer, v1: bool
@@ -149,35 +115,7 @@ async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered
     assert len(result.messages[-1].tool_calls or ()) == 10_000
 
 
-async def test_a_long_result_is_cut_for_policy_and_result_alike(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, say("calling", [call("repeat", {"text": "z"})]), say()) as trainer:
-        (result,) = await pool.run([{}], shared={"server_url": trainer.url})
-        asked = trainer.exchanges[-1].document["messages"][-1]["content"]
-    (text,) = contents(result)
-    assert text == asked == "z" * 2**18 + "… [cut: 262144 of 300000 characters shown]"
-    assert result.alignment == "exact"
-
-
-@pytest.mark.parametrize("v1", [False, True])
-async def test_arguments_that_are_too_large_are_answered_and_stay_as_they_were_sampled(
-    pool: Pool, tokenizer: ChatTokenizer, v1: bool
-) -> None:
-    # A worker here takes replies of 2 MB.
-    arguments = '{"a": 1, "b": "' + "x" * 1_500_000 + '"}'
-    result = await called(pool, tokenizer, call("add", arguments), call("add", {"a": "y" * 1000}), v1=v1)
-    too_large, wrong = contents(result)
-    assert too_large == "Error: Invalid arguments for add: longer than 1048576 characters; not run"
-    assert wrong.startswith("Error: Invalid arguments for add: ")
-    assert len(wrong) < 1200
-    sent = next(message for message in result.messages if message.tool_calls)
-    assert sent.tool_calls is not None
-    assert sent.tool_calls[0].function.arguments == arguments
-
-
-@pytest.mark.parametrize("v1", [False, True])
-async def test_an_isolated_tool_may_do_what_it_wants(
-    pool: Pool, tokenizer: ChatTokenizer, worker: Worker, v1: bool
-) -> None:
+async def test_an_isolated_tool_may_do_what_it_wants(pool: Pool, tokenizer: ChatTokenizer, worker: Worker) -> None:
     codes = {
         "result = 6 * 7": "42",
         "import ctypes; ctypes.string_at(0)": "Error: run_code was ended by SIGSEGV",
@@ -188,7 +126,7 @@ async def test_an_isolated_tool_may_do_what_it_wants(
         "result = 300_000 * 'z'": "z" * 2**18 + "… [cut: 262144 of 300000 characters shown]",
     }
     calls = [*(call("run_code", {"code": code}) for code in codes), call("add", {"a": 1, "b": 2})]
-    result = await called(pool, tokenizer, *calls, v1=v1)
+    result = await called(pool, tokenizer, *calls)
     assert contents(result) == [*codes.values(), "3"]
     assert result.warnings == ["tool_failed:run_code", "tool_result_cut:run_code"]
     assert worker.process.poll() is None
@@ -284,10 +222,8 @@ async def test_entry_points_of_installed_packages_are_found(
 @pytest.mark.parametrize(
     ("source", "points", "plugins", "says"),
     [
-        ("", "[rolloutpool.tools]\nbad = shouting:missing\n", "", "rolloutpool.tools: bad = shouting:missing"),
         (SHOUT, "[rolloutpool.tools]\nadd = shouting:shout\n", "", "the name 'add' is taken twice"),
         ("1 / 0", "", "shouting", "ROLLOUTPOOL_PLUGINS: shouting cannot be imported: division by zero"),
-        ("", "", "no_such_module", "ROLLOUTPOOL_PLUGINS: no_such_module cannot be imported"),
     ],
 )
 async def test_a_broken_plug_in_stops_the_worker_with_a_line(
@@ -306,8 +242,6 @@ async def test_a_broken_plug_in_stops_the_worker_with_a_line(
     ("env", "says"),
     [
         ({"CALCULATOR_DELAY_MS": "fast"}, "CALCULATOR_DELAY_MS"),
-        ({"ROLLOUTPOOL_WORKER_SLOTS": "0"}, "ROLLOUTPOOL_WORKER_SLOTS"),
-        ({"HTTP_CLIENT_TIMEOUT": "-1"}, "HTTP_CLIENT_TIMEOUT"),
         ({"ROLLOUTPOOL_TOKENIZERS": "no/such-tokenizer"}, "no/such-tokenizer"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.api_documents import worker
 
-from rolloutpool_api.checks import Catalog, CompleteCheck, IdCheck, NameCheck, StalenessCheck, expanded_ids
+from rolloutpool_api.checks import Catalog, IdCheck, NameCheck, StalenessCheck, expanded_ids
 from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem
 from rolloutpool_common.protocol.workers import Worker
 
@@ -28,16 +28,6 @@ def test_ids_are_compared_over_all_rollouts() -> None:
     check.see_end()
     assert [fault.path for fault in check.faults.listed] == ["rollouts[1].rollout_id"]
     assert expanded_ids("a", 2) == ["a-0", "a-1"]
-
-
-def test_a_default_gives_every_rollout_its_tokenizer_and_endpoint() -> None:
-    given, missing = CompleteCheck(), CompleteCheck()
-    given.see_document({"defaults": {"tokenizer_name": "t", "server_url": "http://t"}})
-    missing.see_document({})
-    for check in (given, missing):
-        check.see_rollout(0, {}, None)
-    assert given.faults.total == 0
-    assert [fault.path for fault in missing.faults.listed] == ["rollouts[0].tokenizer_name", "rollouts[0].server_url"]
 
 
 def test_values_of_a_wrong_type_are_left_to_the_models() -> None:

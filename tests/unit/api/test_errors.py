@@ -46,10 +46,6 @@ def test_the_extras() -> None:
     assert NotReady("wait", reasons=["x"]).extra() == {"reasons": ["x"]}
 
 
-def test_the_docstring_is_the_message() -> None:
-    assert ShuttingDown().message == ShuttingDown.__doc__
-
-
 def test_all_statuses_are_errors_of_their_kind() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     raised = [c for c in classes if isinstance(c, type) and issubclass(c, ApiError) and c is not ApiError]

@@ -21,13 +21,6 @@ def test_paths(steps: tuple[str | int, ...], text: str) -> None:
     assert path(*steps) == text
 
 
-def test_all_are_counted_and_a_thousand_listed() -> None:
-    faults = FaultList()
-    for index in range(1200):
-        faults.add(path("rollouts", index), "bad")
-    assert (len(faults.listed), faults.total) == (1000, 1200)
-
-
 def test_lists_that_are_joined_count_all_and_list_a_thousand() -> None:
     first, second = FaultList(), FaultList()
     for faults, count in ((first, 990), (second, 1200)):

@@ -1,5 +1,7 @@
 """The batch that forks make: the parent's options but its endpoint, and a reason for each rollout that cannot go on."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -7,13 +9,16 @@ import pytest
 from pydantic import ValidationError
 from tests.support.finished_rollouts import rollout, sample, turn
 from tests.support.forks import planned
+from tests.support.journals import observation_record, turn_record
+from tests.support.kept_journals import OF_RELEASE_0_2, carrying
 
 from rolloutpool_api.errors import Conflict, Rejected
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.fork import ForkRequest
+from rolloutpool_common.protocol.journal import EditRecord, EnvironmentRecord, JournalRecord
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.replay import RecordedEdit, RecordedStep, ReplayRecord
+from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import NewBatch
 from rolloutpool_common.store.records import merge_spec
@@ -31,20 +36,34 @@ MESSAGES = [Message(role="user", content="ask"), Message(role="assistant", conte
             Message(role="assistant", content="b")]  # fmt: skip
 
 
+FIRST, ANSWER, SECOND = turn_record("a"), observation_record("and?"), turn_record("b")
+RECORDS = (FIRST, ANSWER, SECOND)
+
+
 def parent(
-    options: dict[str, Any] | None = None, record: dict[str, Any] | None = None, **changes: Any
+    options: dict[str, Any] | None = None,
+    records: Sequence[JournalRecord] = RECORDS,
+    submitted: str = "ask",
+    **changes: Any,
 ) -> RolloutResult:
     """Two turns of eight sampled ids."""
-    fields: dict[str, Any] = {"options": {**OPTIONS, **(options or {})}, "given": 1, **(record or {})}
-    return rollout(
+    plain = rollout(
         sample("ask", ("sampled", "aaaaaaaa", 1), ("glue", "-", 1), ("sampled", "bbbbbbbb", 2)),
         turns=[turn(1), turn(2)],
         messages=MESSAGES,
         metadata={"a": 1, "b": 2},
         labels={"x": "y"},
-        replay=ReplayRecord(**fields),
         **changes,
     )
+    asked = Message(role="user", content=submitted).wire()
+    return carrying(plain, records, [asked], options={**OPTIONS, **(options or {})})
+
+
+def in_environment(crash: CrashEffect, snapshot: str | None = None) -> list[JournalRecord]:
+    """Two turns, of which an environment has answered the first."""
+    session = EnvironmentRecord(name="game", crash=crash, messages=[], tools_digest="d")
+    facts = EnvironmentFacts((EnvironmentStep(0),), snapshot)
+    return [session, FIRST, replace(ANSWER, environment=facts), SECOND]
 
 
 def specs(batch: NewBatch) -> list[Any]:
@@ -116,8 +135,8 @@ def test_a_url_alone_is_asked_in_the_parent_s_protocol() -> None:
 
 
 def test_an_edited_history_begins_with_what_was_submitted() -> None:
-    edit = RecordedEdit(turn=1, before=[Message(role="user", content="first"), *MESSAGES[1:]], kept=1)
-    (spec,) = specs(planned(parent(record={"edits": [edit]}), 2, server_url=URL))
+    edit = EditRecord(messages=[MESSAGES[0].wire()], entries=(), planned=ANSWER.planned)
+    (spec,) = specs(planned(parent(records=(FIRST, edit, SECOND), submitted="first"), 2, server_url=URL))
     assert [message.content for message in spec.messages] == ["first"]
 
 
@@ -181,23 +200,35 @@ def test_nonsense_is_refused(document: dict[str, Any]) -> None:
 def test_a_result_without_a_record() -> None:
     with pytest.raises(Conflict, match="no record"):
         planned(parent().model_copy(update={"replay": None}), 1, server_url=URL)
-    # A rollout that was dropped as stale keeps its turns, and nothing else.
+    of_0_2 = parent().model_copy(update={"replay": ReplayRecord.model_validate(OF_RELEASE_0_2)})
+    with pytest.raises(Conflict, match=r"release 0\.2"):
+        planned(of_0_2, 1, server_url=URL)
+    with pytest.raises(Conflict, match="changed since its worker wrote it: messages"):
+        planned(parent().model_copy(update={"messages": []}), 1, server_url=URL)
+
+
+def test_rollouts_without_tokens_and_of_several_branches() -> None:
+    plain = parent().model_copy(update={"samples": []})
     with pytest.raises(Conflict, match="no tokens"):
-        planned(parent().model_copy(update={"samples": [], "messages": []}), 1, server_url=URL)
+        planned(carrying(plain, RECORDS, []), 1, server_url=URL)
+    branches = parent(records=(*RECORDS, replace(FIRST, branch=1)))
+    with pytest.raises(Conflict, match="several branches"):
+        planned(branches, 1, server_url=URL)
 
 
 def test_environments_whose_sessions_cannot_be_made_again() -> None:
     game = {"environment": {"name": "game"}}
-    lost = {"crash": CrashEffect.NONE, "steps": [RecordedStep(turn=1, place=0)]}
+    lost = parent(game, in_environment(CrashEffect.NONE))
     with pytest.raises(Conflict, match="crash: none"):
-        planned(parent(game, lost), 2, server_url=URL)
-    assert planned(parent(game, lost), 1, server_url=URL).trunk
-    snapshot = {"crash": CrashEffect.SNAPSHOT, "steps": [RecordedStep(turn=1, place=0)]}
+        planned(lost, 2, server_url=URL)
+    assert planned(lost, 1, server_url=URL).trunk
+    without = parent(game, in_environment(CrashEffect.SNAPSHOT))
     with pytest.raises(Conflict, match="snapshot of environment game after turn 1"):
-        planned(parent(game, snapshot), 2, server_url=URL)
-    assert planned(parent(game, {**snapshot, "snapshots": {1: "AA=="}}), 2, server_url=URL).trunk
+        planned(without, 2, server_url=URL)
+    assert planned(without, 1, server_url=URL).trunk
+    assert planned(parent(game, in_environment(CrashEffect.SNAPSHOT, "AA==")), 2, server_url=URL).trunk
     for crash in (CrashEffect.STATELESS, CrashEffect.RESTARTABLE):
-        assert planned(parent(game, {**snapshot, "crash": crash}), 2, server_url=URL).trunk
+        assert planned(parent(game, in_environment(crash)), 2, server_url=URL).trunk
 
 
 def test_nobody_else_says_that_a_rollout_is_a_fork() -> None:

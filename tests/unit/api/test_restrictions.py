@@ -75,20 +75,13 @@ def test_what_is_listed_passes(value: dict[str, Any]) -> None:
     assert check_batch(value, None, RULES).digest
 
 
-def test_pushes_go_to_listed_hosts_only() -> None:
-    delivery = {"callback_url": "http://bad/x", "secret": "long enough"}
-    assert faults(document(delivery=delivery), KEEPS).keys() == {"delivery.callback_url"}
-    assert check_batch(document(delivery={**delivery, "callback_url": "https://good/x?y"}), None, KEEPS).digest
-
-
 def test_secrets_are_refused_where_they_cannot_be_kept() -> None:
     value = document(
         {"callback_api_key": "MARKER"},
         defaults={"tokenizer_name": "t", "server_url": "http://good", "callback_api_key": "MARKER"},
-        delivery={"callback_url": "http://good", "secret": "MARKER-MARKER"},
     )
     found = faults(value)
-    assert found.keys() == {"rollouts[0].callback_api_key", "defaults.callback_api_key", "delivery.secret"}
+    assert found.keys() == {"rollouts[0].callback_api_key", "defaults.callback_api_key"}
     assert all("ROLLOUTPOOL_SECRETS_FILE" in message for message in found.values())
     assert "MARKER" not in str(found)
     assert check_batch(value, None, KEEPS).digest

@@ -10,8 +10,9 @@ LONGEST = 80
 
 
 def program() -> str:
-    """The blocks of the page, one after the other."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    """The blocks of its section about a loop, one after the other."""
+    section = PAGE.read_text().partition("\n## A training loop\n")[2].partition("\n### ")[0]
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL))
 
 
 def test_the_program_is_short() -> None:

@@ -17,6 +17,8 @@ declare global {
   type RolloutHistory = Whole<Schemas["RolloutHistory"]>;
   type Annotations = Whole<Schemas["RolloutAnnotations"]>;
   type Pieces = Whole<Schemas["TokenPieces"]>;
+  type HarnessReport = Whole<Schemas["HarnessReport"]>;
+  type HarnessLine = HarnessReport["lines"][number];
   type Result = Whole<Schemas["RolloutResult"]> & { messages: (Schemas["Message"] & { reasoning_content?: string | null })[] };
   type Message = Result["messages"][number];
   type Sample = Whole<Schemas["Sample"]>;

@@ -1,4 +1,4 @@
-"""What a trainer imports: clients of the pool, a local pool, and the endpoint that the pool calls for each turn.
+"""Holds what a trainer imports: clients of the pool, a local pool, and the endpoint that the pool calls for each turn.
 
 The packages:
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.client.sync import RolloutClient
     from rolloutpool_trainer.client.sync_batch import Batch
     from rolloutpool_trainer.client.sync_stream import RolloutStream
-    from rolloutpool_trainer.client.webhook import SignatureInvalid, verify_push
+    from rolloutpool_trainer.composition import *  # noqa: F403 -- what capabilities add, by its `__all__`
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
     from rolloutpool_trainer.endpoint.batching import batched
     from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
@@ -107,7 +107,6 @@ __all__ = [
     "RolloutStream",
     "SamplesBroken",
     "ShapeMismatch",
-    "SignatureInvalid",
     "StateInUse",
     "TokenUnknown",
     "TrainableGroup",
@@ -118,7 +117,6 @@ __all__ = [
     "batched",
     "callback_app",
     "serve_callback",
-    "verify_push",
 ]
 
 _HOMES = {
@@ -159,7 +157,6 @@ _HOMES = {
     "RolloutStream": "rolloutpool_trainer.client.sync_stream",
     "SamplesBroken": "rolloutpool_trainer.errors",
     "ShapeMismatch": "rolloutpool_rl.errors",
-    "SignatureInvalid": "rolloutpool_trainer.client.webhook",
     "StateInUse": "rolloutpool_trainer.errors",
     "TokenUnknown": "rolloutpool_rl.errors",
     "TrainableGroup": "rolloutpool_trainer.client.groups",
@@ -170,7 +167,6 @@ _HOMES = {
     "batched": "rolloutpool_trainer.endpoint.batching",
     "callback_app": "rolloutpool_trainer.endpoint.app",
     "serve_callback": "rolloutpool_trainer.endpoint.server",
-    "verify_push": "rolloutpool_trainer.client.webhook",
 }
 _EXTRAS = {
     "rolloutpool_rl.errors": "maths",
@@ -184,9 +180,9 @@ _EXTRAS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = _HOMES.get(name) or _home_in_capability(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
     try:
         value = getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
@@ -198,3 +194,13 @@ def __getattr__(name: str) -> Any:
         raise MissingExtra(f"{name} needs {package}: pip install 'rolloutpool-trainer[{_EXTRAS[home]}]'") from error
     globals()[name] = value
     return value
+
+
+def _home_in_capability(name: str) -> str | None:
+    """Names the module of a name that a capability adds."""
+    # A module that is being imported asks for names of this one that begin so.
+    if name.startswith("_"):
+        return None
+    from rolloutpool_trainer.composition import HOMES
+
+    return HOMES.get(name)

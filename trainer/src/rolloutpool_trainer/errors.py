@@ -1,4 +1,4 @@
-"""What can go wrong between a trainer and its pool.
+"""Says what can go wrong between a trainer and its pool.
 
     RolloutPoolError
     └── TrainerError

@@ -3,7 +3,7 @@
 The rooms, in the order in which a rollout passes them; each imports only those below it:
 
 - `queue` takes messages from Celery and shows them in Flower.
-- `process` is one worker process: its event loop, its announcement, its webhooks, isolated rollouts.
+- `process` is one worker process: its event loop, its announcement, isolated rollouts.
 - `rollout` makes one attempt at one rollout (claim, run, finish), with the services of its process.
 - `agents` are the loops: call the policy, run its tools, repeat.
 - `conversation` keeps messages, ledger and journal together; nothing else writes them.

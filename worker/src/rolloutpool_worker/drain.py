@@ -20,8 +20,6 @@ from contextlib import suppress
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["Drain", "Drained", "RolloutStop", "StoppedAtBorder", "SuspectCleared", "is_cancelled"]
-
 
 class StoppedAtBorder(RolloutPoolError):
     """The rollout stops here, goes back to the queue, and goes on elsewhere."""
@@ -62,22 +60,14 @@ class Drain:
         await self._hurried.wait()
 
     async def pause(self, seconds: float) -> None:
-        """Waits at a border.
-
-        Raises:
-            Drained: As soon as the drain begins.
-        """
+        """Waits at a border."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._begun.wait()
         self.check()
 
     def check(self) -> None:
-        """Marks a border.
-
-        Raises:
-            Drained: If the process is shutting down.
-        """
+        """Marks a border."""
         if self.begun:
             raise Drained
 
@@ -111,12 +101,7 @@ class RolloutStop:
             await self._drain.pause(seconds)
 
     def check(self) -> None:
-        """Marks a border.
-
-        Raises:
-            Drained: If the process is shutting down.
-            SuspectCleared: If the rollout was a suspect and has made progress.
-        """
+        """Marks a border."""
         if self._stays:
             return
         if self._drain.begun:

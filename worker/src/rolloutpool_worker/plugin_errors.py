@@ -47,7 +47,7 @@ _logged: dict[tuple[str, str, str], tuple[float, int]] = {}
 
 @dataclass(frozen=True)
 class PluginError:
-    """What is known of an error that a plug-in raised."""
+    """Holds what is known of an error that a plug-in raised."""
 
     type: str
     """The name of its class, as a module has it: a class that code of a policy has made is named as its base."""
@@ -58,11 +58,7 @@ class PluginError:
 
     @classmethod
     def of(cls, error: BaseException) -> "PluginError":
-        """Describes an error; of a group, the first one in it.
-
-        Args:
-            error: As it was caught.
-        """
+        """Describes an error; of a group, the first one in it."""
         cause = error
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
@@ -79,11 +75,7 @@ class PluginError:
         return f"{said} ({self.place})" if self.place else said
 
     def log(self, plugin: str) -> None:
-        """Writes the traceback, unless the same was written within the last minute.
-
-        Args:
-            plugin: Whose error it is, with its kind: `tool search`, `grader quick`.
-        """
+        """Writes the traceback, unless the same was written within the last minute."""
         key, now = (plugin, self.type, self.place), time.monotonic()
         at, unlogged = _logged.get(key, (-REPEAT_SECONDS, 0))
         if now - at < REPEAT_SECONDS:

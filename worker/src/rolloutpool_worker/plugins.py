@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["NameTaken", "PluginBroken", "Registry", "import_plugins"]
-
 T = TypeVar("T")
 
 

@@ -9,74 +9,73 @@ from pydantic_settings import NoDecode
 
 from rolloutpool_common.process.settings import ActorSettings, Names, split_names
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.grading.settings import GraderSettings
 
-__all__ = ["WorkerSettings"]
 
-
-class WorkerSettings(ActorSettings):
+class WorkerSettings(GraderSettings, ActorSettings):
     """How one worker process runs. Unset `allowed_targets` mean loopback."""
 
     worker_slots: int = Field(default=256, ge=1, le=2000)
-    """Rollouts that this process runs at once."""
+    """Rollouts that this process runs at once. It raises its limit of open files as far as it may, and warns where
+    slots + 200 is more."""
     drain_seconds: float = Field(default=30.0, ge=0)
-    """How long model calls in flight are awaited after SIGTERM."""
+    """How long a worker waits for model calls in flight after SIGTERM."""
     tokenizers: Names = ()
-    """Tokenizers to load at start (name or name@revision)."""
+    """Loaded at start, before work is taken: `name` or `name@revision`, separated by commas."""
     trust_remote_code_for: Names = ()
-    """Tokenizer names whose own Python code may run; needs TOKENIZER_TRUST_REMOTE_CODE too."""
+    """Tokenizers whose own Python code may run, if `TOKENIZER_TRUST_REMOTE_CODE` is true as well."""
     warm_up_seconds: float = Field(default=30.0, ge=0)
-    """How long a worker that starts loads the tokenizers of live batches before it takes work without the rest."""
+    """How long a starting worker loads the tokenizers of live batches before it takes work without the rest."""
     tokenizer_cache_size: int = Field(default=5, ge=1, validation_alias="TOKENIZER_CACHE_SIZE")
+    """Tokenizers kept in memory."""
     tokenizer_trust_remote_code: bool = Field(default=False, validation_alias="TOKENIZER_TRUST_REMOTE_CODE")
+    """Whether tokenizers that `ROLLOUTPOOL_TRUST_REMOTE_CODE_FOR` names may run code of their own."""
     template_cpu_seconds: float = Field(default=1.0, gt=0)
-    """CPU time that one render of a chat template may take, and 0.5 s more for each million characters."""
+    """CPU time that one render of a chat template may take, and 0.5 s more for each million characters; past it the
+    rollout is refused."""
     http_client_timeout: float = Field(default=300.0, gt=0, validation_alias="HTTP_CLIENT_TIMEOUT")
-    """Longest wait for one model call, seconds."""
+    """Longest wait for one model call, seconds; one whose other machine is gone ends after 60."""
     turn_client: Literal["httptools", "httpx"] = "httptools"
-    """What speaks HTTP when a turn is asked; `httpx` is slower, and understands more of what servers get wrong."""
+    """What speaks HTTP when a turn is asked; `httpx` costs more CPU, and understands more of what servers get wrong."""
     max_reply_mb: float = Field(default=64.0, gt=0)
-    """Largest reply of a trainer that is read."""
+    """Largest reply of a trainer, MB."""
     max_reply_objects: int = Field(default=200_000, ge=1)
-    """JSON objects in a trainer's reply at the most; they are parsed while the rollouts beside it wait."""
+    """JSON objects in it at the most; they are parsed while the rollouts beside it wait."""
     tool_timeout: float = Field(default=60.0, gt=0)
     """Longest wait for one tool call, seconds."""
     max_tool_calls: int = Field(default=64, ge=1)
-    """Tool calls that one turn may make; with more, no tool runs and the rollout fails."""
+    """Tool calls that one turn may make; with more, none is run and the rollout fails (`tool_error`, kind `policy`)."""
     max_tool_arguments_kb: int = Field(default=1024, ge=1)
-    """Largest arguments of one tool call that are parsed, checked and given to the tool."""
+    """Largest arguments of one tool call; with larger ones the tool is not called, and the policy reads why."""
     max_tool_result_kb: int = Field(default=256, ge=1)
-    """What the policy is shown of one tool's result at the most."""
+    """What the policy is shown of one tool's result; a longer one is cut, with a mark that says so."""
     isolated_tools: int = Field(default=4, ge=1, le=256)
-    """Child processes for isolated tools at the most; further calls of such tools wait."""
+    """Child processes for isolated tools at the most, from 22 MB each; further calls of such tools wait."""
     tool_blocked_seconds: float = Field(default=1.0, gt=0)
     """A tool that holds the event loop for longer is named in log, warnings and metrics."""
     tool_memory_growth_mb: int = Field(default=256, ge=1)
-    """Tools during whose calls the process's memory grew by more are named likewise."""
-    grader_timeout: float = Field(default=60.0, gt=0)
-    """Longest wait for one answer of a grader, seconds; its rollout sets the deadline of all tries."""
-    grader_processes: int = Field(default=2, ge=1, le=256)
-    """Child processes at the most for each grader that is no `async` function; further rollouts wait."""
+    """Tools during whose calls the process's memory grew by more are named as well."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
-    """Model calls per turn at the most, where the trainer is unreachable or overloaded (batch API only)."""
+    """Calls per turn at the most, while the trainer is unreachable or overloaded (batch API)."""
     engine_pause_seconds: float = Field(default=600.0, ge=0)
-    """How long an engine may be paused for a weight update, or make its callers wait, before a turn fails."""
+    """How long an engine may be paused for a weight update, or let its callers wait, before a turn fails."""
     infra_retries: int = Field(default=3, ge=0, le=100)
-    """Times that a rollout is put back into the queue after a failure that the policy cannot cause (batch API only)."""
+    """How often a rollout goes back into the queue after a failure that the policy can't cause (batch API)."""
     trainer_down_timeout: float = Field(default=600.0, ge=0)
-    """Seconds that a rollout waits in all for a trainer whose port refuses connections (batch API only)."""
+    """Seconds that a rollout waits, in all, for a trainer's port that refuses connections (batch API)."""
     plugins: Names = ()
-    """Modules that register tools, agents, termination strategies, environments or graders when they are imported."""
+    """Modules that register tools, agents, termination strategies, environments or graders, separated by commas."""
     environments_file: Path | None = None
-    """The operator's environments, with their servers and secrets."""
+    """The operator's environments, behind servers or of packages, with their addresses and secrets."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(
         default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
     )
-    """A random delay of the calculator in milliseconds, `0` or `10-100`; it stands in for slow tools."""
+    """Simulates slow tools: `50` or `10-100` delays the calculator by so many ms."""
 
     otel_endpoint: str = ""
-    """Where traces are sent, OTLP over HTTP; empty sends none."""
+    """Where traces are sent, OTLP over HTTP, like `http://collector:4318`; empty sends none. Needs the extra `otel`."""
     otel_sample: float = Field(default=1.0, ge=0, le=1)
-    """The share of groups whose rollouts are traced."""
+    """The share of groups whose rollouts are traced, 0 to 1."""
 
     @field_validator("tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod

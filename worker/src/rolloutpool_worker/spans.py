@@ -16,8 +16,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-__all__ = ["SpanSender"]
-
 CLOSE_SECONDS = 2.0
 """How long a process that stops waits until its last spans are sent."""
 SERVICE = "rolloutpool-worker"
@@ -27,11 +25,7 @@ class SpanSender:
     """Sends the spans of one process, from a thread of its own."""
 
     def __init__(self, endpoint: str) -> None:
-        """Starts the thread.
-
-        Args:
-            endpoint: Of OTLP over HTTP, like `http://collector:4318`; `/v1/traces` is added where it has no path.
-        """
+        """Starts the thread."""
         address = endpoint if urlsplit(endpoint).path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
         # Any: some of the SDK's methods have no types.
         self._exporter: Any = OTLPSpanExporter(endpoint=address)

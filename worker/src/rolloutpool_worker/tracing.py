@@ -30,8 +30,6 @@ from rolloutpool_common.store import Claim
 if TYPE_CHECKING:
     from rolloutpool_worker.spans import SpanSender
 
-__all__ = ["NO_TRACE", "RolloutTrace", "Tracing", "TracingUnavailable"]
-
 UNKNOWN_TOOL = "unknown"
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str] | None]
@@ -49,24 +47,10 @@ class RolloutTrace:
         return None
 
     def chat(self, turn: int, begun: float, *, summary: TurnSummary | None, error: BaseException | None = None) -> None:
-        """Makes the span of a turn that is over.
-
-        Args:
-            turn: From 1.
-            begun: On `time.perf_counter`.
-            summary: Of the turn; None where it failed.
-            error: How it failed.
-        """
+        """Makes the span of a turn that is over."""
 
     def tools(self, turn: int, begun: float, times: Sequence[ToolTime], known: Collection[str]) -> None:
-        """Makes a span for each tool call of a turn.
-
-        Args:
-            turn: From 1.
-            begun: When all of them began, on `time.perf_counter`.
-            times: In call order.
-            known: Names of tools; a policy may call any other name, which then is not shown.
-        """
+        """Makes a span for each tool call of a turn."""
 
     def attempt(self, outcome: str) -> None:
         """Makes the span of the attempt, which is over."""
@@ -79,7 +63,7 @@ NO_TRACE = RolloutTrace()
 
 
 class Tracing:
-    """What a process sends its spans with."""
+    """Holds what a process sends its spans with."""
 
     def __init__(self, sender: "SpanSender | None", sample: float) -> None:
         """Takes the sender of spans; None makes no traces."""
@@ -88,15 +72,7 @@ class Tracing:
 
     @classmethod
     def to(cls, endpoint: str, sample: float) -> "Tracing":
-        """Prepares to send spans.
-
-        Args:
-            endpoint: The collector's address for OTLP over HTTP, like `http://collector:4318`; empty sends none.
-            sample: The share of groups whose rollouts are traced.
-
-        Raises:
-            TracingUnavailable: OpenTelemetry is not installed.
-        """
+        """Prepares to send spans."""
         if not endpoint:
             return cls(None, sample)
         try:

@@ -25,8 +25,6 @@ from rolloutpool_common.protocol.annotations import (
 )
 from rolloutpool_common.store import keys
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 _log = structlog.stdlib.get_logger(__name__)

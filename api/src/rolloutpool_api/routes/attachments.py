@@ -1,4 +1,4 @@
-"""What an engine has said of a rollout's ids besides log-probabilities, for trainers that asked for it."""
+"""Says what an engine has said of a rollout's ids besides log-probabilities, for trainers that asked for it."""
 
 import asyncio
 from typing import Annotated
@@ -12,8 +12,6 @@ from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.attachments import read_pieces
-
-__all__ = ["router"]
 
 router = APIRouter()
 

@@ -13,8 +13,6 @@ from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.security.api_keys import KeyScope
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
 MAX_LABELS = 8

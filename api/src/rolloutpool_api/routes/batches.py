@@ -19,13 +19,10 @@ from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key, plan_batch
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchCancelled, BatchPurged, BatchStatus
 from rolloutpool_common.protocol.ids import is_batch_id
-from rolloutpool_common.protocol.push import PushesRetried
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rows import SummaryPage
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
-
-__all__ = ["batch_results", "known_batch", "router", "submit_batch"]
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -222,15 +219,6 @@ async def batch_events(
     async with services.kept_lease(batch_id, caller.name):
         async for event in events.stream(services, batch_id, cursor, caller, view):
             yield event
-
-
-@router.post("/{batch_id}/pushes/retry", summary="Push what the webhook has not taken, now", responses=errors(404, 422))
-async def retry_pushes(batch_id: BatchId, services: ServicesDep, caller: Submitter) -> PushesRetried:
-    """Makes results due that wait for their webhook, and those whose push was given up."""
-    total = await services.store.batches.total(batch_id, caller.sees)
-    if total is None:
-        raise _unknown(batch_id)
-    return PushesRetried(batch_id=batch_id, due=await services.store.pushes.retry(batch_id, total))
 
 
 @router.delete(

@@ -10,18 +10,10 @@ from importlib.resources import files
 
 from fastapi import APIRouter, Response
 
-__all__ = ["DOCS_PATHS", "router"]
+from rolloutpool_api.open_files import DOCS_FILES
 
 router = APIRouter(include_in_schema=False)
 
-_FILES = {
-    "/docs": ("docs.html", "text/html"),
-    "/docs/start.js": ("start.js", "text/javascript"),
-    "/docs/swagger-ui-bundle.js": ("swagger_ui/swagger-ui-bundle.js", "text/javascript"),
-    "/docs/swagger-ui.css": ("swagger_ui/swagger-ui.css", "text/css"),
-}
-DOCS_PATHS = frozenset(_FILES)
-"""Paths of the page and its parts."""
 _HEADERS = {
     # Swagger UI sets styles of elements, and its pictures are in its style sheet.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -41,7 +33,7 @@ def _read(name: str) -> bytes:
 @router.get("/docs/{part}")
 async def docs(part: str | None = None) -> Response:
     """Answers with the page, or with a part of it."""
-    found = _FILES.get("/docs" if part is None else f"/docs/{part}")
+    found = DOCS_FILES.get("/docs" if part is None else f"/docs/{part}")
     if found is None:
         return Response(status_code=404)
     file, kind = found

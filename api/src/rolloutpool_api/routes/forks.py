@@ -19,8 +19,6 @@ from rolloutpool_common.protocol.fork import ForkRequest
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, keys
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["rollouts"], route_class=StrictRoute)
 
 _log = structlog.stdlib.get_logger(__name__)

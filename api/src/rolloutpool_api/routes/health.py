@@ -15,8 +15,6 @@ from rolloutpool_common.protocol.osmosis.response import OsmosisHealth
 from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import StoreError
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

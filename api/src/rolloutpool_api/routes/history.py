@@ -1,4 +1,4 @@
-"""What happened to a rollout: its claims, its requeues with their reasons, and what it waits for."""
+"""Says what happened to a rollout: its claims, its requeues with their reasons, and what it waits for."""
 
 from typing import Annotated
 
@@ -9,8 +9,6 @@ from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.history import RolloutHistory
-
-__all__ = ["router"]
 
 router = APIRouter(tags=["rollouts"])
 

@@ -10,8 +10,6 @@ from rolloutpool_api.metrics import encode, families, outage
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.store import StoreError
 
-__all__ = ["router"]
-
 _log = structlog.stdlib.get_logger(__name__)
 
 router = APIRouter()

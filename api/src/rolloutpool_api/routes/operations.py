@@ -1,4 +1,4 @@
-"""What operators ask: groups, dead letters, quarantined results, and whether callback ports answer."""
+"""Says what operators ask: groups, dead letters, quarantined results, and whether callback ports answer."""
 
 import asyncio
 import uuid
@@ -17,8 +17,6 @@ from rolloutpool_common.protocol.groups import Groups
 from rolloutpool_common.protocol.operations import DeadLetters, Preflight, PreflightRequest
 from rolloutpool_common.store import keys
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operations"])
 
 PREFLIGHT_SECONDS = 20.0
@@ -30,14 +28,14 @@ async def batch_groups(batch_id: BatchId, services: ServicesDep, _: Reader) -> G
     return Groups(groups=await services.store.batches.groups(batch_id))
 
 
-@router.get("/v1/dead-letters", summary="Rollouts and pushes that were given up")
+@router.get("/v1/dead-letters", summary="What was given up")
 async def dead_letters(
     services: ServicesDep, _: Admin, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> DeadLetters:
     """Uids, newest first. `GET /v1/rollouts/{uid}` has the failure of each."""
-    return DeadLetters(
-        rollouts=await services.store.reconciliation.dead_letters(limit), pushes=await services.store.pushes.dead(limit)
-    )
+    reconciliation = services.store.reconciliation
+    rollouts, others = await reconciliation.dead_letters(limit), await reconciliation.capability_letters(limit)
+    return DeadLetters.model_validate({"rollouts": rollouts, **others})
 
 
 Uid = Annotated[str, Path(description="Uid of a rollout")]

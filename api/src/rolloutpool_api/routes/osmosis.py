@@ -16,8 +16,6 @@ from rolloutpool_common.protocol.errors import V1ErrorBody
 from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER, OsmosisCancel, Wire, names_wire, wire_of
 from rolloutpool_common.protocol.osmosis.response import OsmosisCancelled, OsmosisResult
 
-__all__ = ["RouteByWire", "router"]
-
 router = APIRouter(route_class=StrictRoute, strict_content_type=False, tags=["osmosis v3.3"])
 
 

@@ -28,8 +28,6 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.security.api_keys import GUEST
 
-__all__ = ["RolloutName", "find_uid", "posted", "router", "run_rollout", "unknown_rollout"]
-
 # Beside `router`, because each rollout of v1 goes through it, and a router that stands first is searched first.
 # v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
 posted = APIRouter(route_class=RouteByWire, strict_content_type=False)

@@ -19,8 +19,6 @@ from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage
 from rolloutpool_common.store.annotations import Scalars
 from rolloutpool_common.store.rows import StoredTable
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
 MAX_CONDITIONS = 8

@@ -13,8 +13,6 @@ from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.runs import LONGEST_RUN, PolicyVersionRequest, RunState
 from rolloutpool_common.store.runs import RunUnknown, TooManyRuns, VersionLower
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 _log = structlog.stdlib.get_logger(__name__)

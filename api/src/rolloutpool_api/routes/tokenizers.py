@@ -17,8 +17,6 @@ from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1/tokenizers", tags=["rollouts"])
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -1,4 +1,4 @@
-"""What the workers can do: `GET /tools` of protocol v1, and the workers themselves.
+"""Says what the workers can do: `GET /tools` of protocol v1, and the workers themselves.
 
 The API has no tools of its own; everything here is what live workers announce.
 """
@@ -13,8 +13,6 @@ from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_common.protocol.workers import WorkersResponse
-
-__all__ = ["router"]
 
 router = APIRouter()
 

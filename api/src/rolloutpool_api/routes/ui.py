@@ -6,15 +6,11 @@ The key is typed once, stays in that tab (`sessionStorage`) and travels in a hea
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
-
-__all__ = ["UI_PATHS", "router"]
+from rolloutpool_api.open_files import UI_FILES
+from rolloutpool_common.viewer.assets import PAGE, POLICY
 
 router = APIRouter(include_in_schema=False)
 
-_FILES = viewer_files()
-UI_PATHS = frozenset({"/ui", "/ui/", *(f"/ui/{name}" for name in _FILES)})
-"""Paths of the page and its parts."""
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -30,7 +26,7 @@ async def ui(part: str = PAGE) -> Response:
     """Answers with the page, or with a part of it."""
     if part == "":
         return RedirectResponse("../ui")
-    found = _FILES.get(part)
+    found = UI_FILES.get(part)
     if found is None:
         return Response(status_code=404)
     content, kind = found

@@ -1,4 +1,4 @@
-"""What every process of the pool needs.
+"""Holds what every process of the pool needs.
 
 - `build` knows which commit the process was built from.
 - `logs` sends all logging to standard error.

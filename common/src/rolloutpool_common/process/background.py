@@ -14,8 +14,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["BackgroundTask", "end_process"]
-
 _log = logging.getLogger(__name__)
 
 ENDING_SECONDS = 60.0
@@ -36,12 +34,7 @@ class BackgroundTask:
     """One background task, which can be started, stopped and started again."""
 
     def __init__(self, name: str, on_error: Callable[[], None] = end_process) -> None:
-        """Prepares without starting.
-
-        Args:
-            name: For the log, and for asyncio's debugging output.
-            on_error: Called after the task has ended by an error; by default it ends the process.
-        """
+        """Prepares without starting."""
         self.name = name
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None

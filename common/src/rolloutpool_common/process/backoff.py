@@ -13,8 +13,6 @@ import math
 import random
 from dataclasses import dataclass
 
-__all__ = ["Backoff"]
-
 MOST_DOUBLINGS = 64
 """2.0 to the power of the number of failures must stay a float, however many there were."""
 
@@ -31,13 +29,6 @@ class Backoff:
     """Shortens each delay at random by up to half, so that those that failed together do not come back together."""
 
     def delay_s(self, failures: int) -> float:
-        """Computes the delay after so many failures in a row.
-
-        Args:
-            failures: From 1.
-
-        Returns:
-            Seconds to wait, at most `longest_s`.
-        """
+        """Computes the delay after so many failures in a row."""
         delay = min(self.first_s * 2.0 ** min(failures - 1, MOST_DOUBLINGS), self.longest_s)
         return random.uniform(delay / 2, delay) if self.jitter else delay

@@ -1,4 +1,4 @@
-"""Which build this process is: the commit of its sources, beside the version of its distribution.
+"""Says which build this process is: the commit of its sources, beside the version of its distribution.
 
 1. ROLLOUTPOOL_COMMIT says it, where it is set. The images set it (`deploy/`).
 2. Otherwise git is asked, where the sources lie in a checkout of this repository.
@@ -12,8 +12,6 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
-
-__all__ = ["COMMIT_VARIABLE", "UNKNOWN", "commit", "commit_of"]
 
 COMMIT_VARIABLE = "ROLLOUTPOOL_COMMIT"
 UNKNOWN = "unknown"
@@ -32,14 +30,7 @@ def commit() -> str:
 
 
 def commit_of(root: Path) -> str:
-    """Asks git for the commit of a checkout.
-
-    Args:
-        root: The repository's root.
-
-    Returns:
-        The whole hash; `unknown` where there is no checkout of this repository, or no git.
-    """
+    """Asks git for the commit of a checkout."""
     # Somebody else's repository may be around an environment in which we are installed; its commit is not ours.
     if not (root / ".git").exists() or not (root / "common" / "pyproject.toml").is_file():
         return UNKNOWN

@@ -17,17 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rolloutpool_common.process import launch
 from rolloutpool_common.process.backoff import Backoff
 
 if TYPE_CHECKING:
     # It needs Redis' client, which a trainer without a pool of its own does not install.
-    from rolloutpool_common.process.fork_server import ForkedProcess, ForkServer
     from rolloutpool_common.process.obituaries import Obituaries
-
-__all__ = ["Child", "ChildSpec", "Role"]
 
 RESTART = Backoff(first_s=0.5, longest_s=15.0, jitter=False)
 """Between a crash of a child and its next start."""
@@ -37,8 +34,31 @@ may not end it again."""
 TAIL_LINES = 20
 
 
+class Started(Protocol):
+    """A process that runs, as far as `Child` needs it: a `Popen`, or a worker that was forked."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Returns its exit code, or minus the number of a signal; None while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """Waits for its end, and returns that."""
+        ...
+
+
+class WorkerForks(Protocol):
+    """Holds what forks workers (`fork_server`)."""
+
+    def start(self, arguments: Sequence[str]) -> Started:
+        """WorkerForks a worker; raises `OSError` where that is not possible."""
+        ...
+
+
 class Role(IntEnum):
-    """What a child is. Children are stopped in this order."""
+    """Says what a child is. Children are stopped in this order."""
 
     WORKER = 0
     """First, because it needs all others to finish its rollouts or to give them back."""
@@ -69,8 +89,8 @@ class ChildSpec:
     """Above 0 for a process that may wait when the machine is busy."""
     obituaries: "Obituaries | None" = field(default=None, repr=False)
     """For a worker: gives it an id at each start, as further arguments, and reports its end."""
-    fork_server: "ForkServer | None" = field(default=None, repr=False)
-    """Forks the process, with the further arguments. Where it can't, `command` is run."""
+    fork_server: WorkerForks | None = field(default=None, repr=False)
+    """WorkerForks the process, with the further arguments. Where it can't, `command` is run."""
     refusal: int | None = None
     """If the first process ends with this exit code, there is no second: its settings can't be used, and it said so."""
 
@@ -107,7 +127,7 @@ class Child:
         """Starts nothing yet; `start` does."""
         self.spec = spec
         self._report = report
-        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._process: Started | None = None
         self._log_start = 0
         self._end = ""
         self._exit_code: int | None = None
@@ -232,7 +252,7 @@ class Child:
             )
         return self._end
 
-    def _spawn(self) -> "subprocess.Popen[bytes] | ForkedProcess":
+    def _spawn(self) -> Started:
         identity: list[str] = []
         if self.spec.obituaries is not None:
             # New at each start, so that a worker is never taken for the one that died before it.

@@ -18,8 +18,6 @@ import random
 import signal
 from collections.abc import Callable
 
-__all__ = ["NAMES", "VARIABLE", "hit", "watch"]
-
 VARIABLE = "ROLLOUTPOOL_FAILPOINTS"
 NAMES = frozenset(
     {

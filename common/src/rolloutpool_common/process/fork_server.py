@@ -32,8 +32,6 @@ from contextlib import suppress
 from rolloutpool_common.process.child import Child, ChildSpec, Role
 from rolloutpool_common.process.launch import PR_SET_PDEATHSIG, SIGKILL
 
-__all__ = ["OPTION", "ForkServer", "ForkedProcess", "adopt_orphans", "serve_forks"]
-
 OPTION = "--fork-server"
 """Followed by the number of the inherited socket and the parent's process id."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -87,12 +85,7 @@ class ForkServer:
     """The parent's side: starts the server when it is needed, and asks it for workers. Any thread may call it."""
 
     def __init__(self, command: Sequence[str], report: Callable[[str], None]) -> None:
-        """Starts nothing yet.
-
-        Args:
-            command: Starts a worker; the server's options are added to it.
-            report: Called with a line for people when the server has failed.
-        """
+        """Starts nothing yet."""
         self._command = list(command)
         self._report = report
         self.adopts = adopt_orphans()
@@ -103,14 +96,7 @@ class ForkServer:
         self._stopped = False
 
     def start(self, arguments: Sequence[str]) -> ForkedProcess:
-        """Forks a worker.
-
-        Args:
-            arguments: As they would follow the worker's command.
-
-        Raises:
-            OSError: This system can't do that, or the server could not be started or does not answer.
-        """
+        """Forks a worker."""
         if not self.adopts:
             raise OSError("this system does not give orphans to their grandparents")
         with self._asking:
@@ -174,15 +160,7 @@ class ForkServer:
 
 
 def serve_forks(inherited: int, parent: int) -> list[str]:
-    """Serves as the fork server. It returns only in the workers that it forks.
-
-    Args:
-        inherited: The number of the socket.
-        parent: The process that asks, and that becomes the workers' parent.
-
-    Returns:
-        The worker's arguments.
-    """
+    """Serves as the fork server. It returns only in the workers that it forks."""
     # Where a manager of services signals all processes of a group, the server must stay until its parent has drained
     # the workers and ends it.
     for number in SIGNALS:

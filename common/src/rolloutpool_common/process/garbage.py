@@ -6,8 +6,6 @@ them in transformers. Nearly everything that a rollout makes is freed by its ref
 
 import gc
 
-__all__ = ["collect_rarely"]
-
 THRESHOLD = 20_000
 """New containers; Python's default is 700. Higher costs memory: with 50,000 a rollout in flight took 9 kB more."""
 

@@ -21,8 +21,6 @@ from typing import Any, Literal
 
 import structlog
 
-__all__ = ["LogFormat", "bind_log", "bound_fields", "configure_logs", "log_event"]
-
 _FIELDS = "event_fields"
 # One variable for all fields: structlog's own binding has one for each, and a turn is bound at each turn.
 _bound: ContextVar[Mapping[str, object]] = ContextVar("bound", default={})  # noqa: B039  nobody changes it in place
@@ -35,14 +33,7 @@ QUIET = ("httpx", "httpcore", "uvicorn.access", "celery.app.trace", "celery.work
 
 
 def log_event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Writes one line.
-
-    Args:
-        log: The module's logger.
-        level: As `logging` has it.
-        name: Of the event, always the same words.
-        fields: Ids and counts.
-    """
+    """Writes one line."""
     log.log(level, name, extra={_FIELDS: fields})
 
 
@@ -57,12 +48,7 @@ def bound_fields() -> Mapping[str, object]:
 
 
 def configure_logs(level: str, form: LogFormat) -> None:
-    """Send all logs of this process to standard error.
-
-    Args:
-        level: The lowest level that is shown, e.g. `info`.
-        form: See `LogFormat`.
-    """
+    """Send all logs of this process to standard error."""
     shared: list[structlog.typing.Processor] = [
         _add_bound,
         structlog.stdlib.add_log_level,

@@ -15,30 +15,10 @@ so Redis admits a limited number of them, and the others count as `other`.
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-
-__all__ = [
-    "COUNTED",
-    "ENVIRONMENT_OUTCOMES",
-    "GRADER_OUTCOMES",
-    "HISTOGRAMS",
-    "LARGEST",
-    "LEVELS",
-    "MODEL_OUTCOMES",
-    "OTHER",
-    "SEPARATOR",
-    "TOOL_OUTCOMES",
-    "Counted",
-    "Histogram",
-    "Largest",
-    "Level",
-    "Metric",
-    "Row",
-    "take_rows",
-]
 
 Row = tuple[str, str, int]
 """Endpoint or "", field of the sums in Redis, increment."""
@@ -79,16 +59,7 @@ class Metric:
         by_endpoint: bool = False,
         scale: int = 1,
     ) -> None:
-        """Declares it; all that are declared are reported.
-
-        Args:
-            name: Without the prefix `rolloutpool_`.
-            text: The help text.
-            labels: Their names, without `endpoint`.
-            known: Values of the labels that are shown from the first scrape on.
-            by_endpoint: Whether it is counted for each endpoint.
-            scale: What a value is multiplied by before it becomes a whole number.
-        """
+        """Declares it; all that are declared are reported."""
         self.name = name
         self.text = text
         self.labels = labels
@@ -106,6 +77,15 @@ class Metric:
         return SEPARATOR.join((self.name, *map(_clean, parts)))
 
 
+class Calls(NamedTuple):
+    """Says that the counts of a histogram are a counter as well."""
+
+    name: str
+    text: str
+    outcomes: Sequence[str]
+    """The last label's values that it has from the first call on, so that a rate sees the first failure too."""
+
+
 class Histogram(Metric):
     """How often a value was how large."""
 
@@ -118,20 +98,16 @@ class Histogram(Metric):
         known: Iterable[tuple[str, ...]] = (),
         by_endpoint: bool = False,
         scale: int = MICRO,
+        calls: Calls | None = None,
     ) -> None:
         """Declares it with the upper bounds of its buckets, the last of which, without a bound, is added."""
         super().__init__(name, text, *labels, known=known, by_endpoint=by_endpoint, scale=scale)
         self.bounds = bounds
+        self.calls = calls
         self._cells: dict[Key, list[float]] = {}
 
     def observe(self, value: float, *labels: str, endpoint: str = "") -> None:
-        """Counts a value.
-
-        Args:
-            value: In the metric's unit.
-            labels: As many as were declared.
-            endpoint: Where the metric is counted by endpoint.
-        """
+        """Counts a value."""
         key = (endpoint, labels)
         with self._lock:
             cell = self._cells.get(key)
@@ -182,8 +158,14 @@ class Counted(Metric):
 class Level:
     """How many there are at this moment: `with LEVEL:` counts one while the block lasts. For one event loop."""
 
-    def __init__(self) -> None:
+    all: ClassVar[dict[str, "Level"]] = {}
+    """By the name under which a process reports it."""
+
+    def __init__(self, name: str, *, phase: bool = False) -> None:
+        """Declares it; all that are declared are reported. `phase`: a rollout in flight is in one of these."""
         self.now = 0
+        self.is_phase = phase
+        Level.all[name] = self
 
     def __enter__(self) -> None:
         """One more."""
@@ -195,11 +177,21 @@ class Level:
 
 
 class Largest:
-    """What the largest value is at this moment; asked for when the process reports. For one event loop."""
+    """Reads the largest value at this moment, when the process reports. For one event loop."""
 
     def __init__(self) -> None:
         self.read: Callable[[], float] = float
         """Set by the part of the process that knows it."""
+
+
+def histograms() -> list[Histogram]:
+    """Returns all histograms that are declared, those of capabilities too."""
+    return [metric for metric in Metric.all if isinstance(metric, Histogram)]
+
+
+def counted() -> list[Counted]:
+    """Returns all numbers that only grow, likewise."""
+    return [metric for metric in Metric.all if isinstance(metric, Counted)]
 
 
 def take_rows() -> list[Row]:
@@ -248,13 +240,20 @@ MODEL_OUTCOMES = ("ok", "refused", "timeout", "broken", "4xx", "429", "5xx")
 """Those that every trainer can cause; there are a few more."""
 TOOL_OUTCOMES = ("ok", "error")
 MODEL_CALLS = Histogram(
-    "model_call_seconds", "Calls of trainers, by how they ended.", "outcome", bounds=LONG, by_endpoint=True
+    "model_call_seconds",
+    "Calls of trainers, by how they ended.",
+    "outcome",
+    bounds=LONG,
+    by_endpoint=True,
+    calls=Calls("model_calls", "Calls of trainers, repetitions included.", MODEL_OUTCOMES),
 )
-TOOL_CALLS = Histogram("tool_call_seconds", "Tool calls, by how they ended.", "tool", "outcome", bounds=LONG)
-GRADER_OUTCOMES = ("ok", "error", "invalid", "options", "late")
-"""`invalid`: it answered with no grade. `options`: the rollout's options are wrong. `late`: the deadline passed."""
-GRADER_CALLS = Histogram(
-    "grader_call_seconds", "Calls of graders, by how they ended.", "grader", "outcome", bounds=LONG
+TOOL_CALLS = Histogram(
+    "tool_call_seconds",
+    "Tool calls, by how they ended.",
+    "tool",
+    "outcome",
+    bounds=LONG,
+    calls=Calls("tool_calls", "Calls of tools.", TOOL_OUTCOMES),
 )
 ENVIRONMENT_OUTCOMES = ("ok", "refused", "full", "timeout", "error", "cancelled")
 """`refused`: it said no to a call or a task. `full`: it has no room now."""
@@ -265,6 +264,7 @@ ENVIRONMENT_CALLS = Histogram(
     "what",
     "outcome",
     bounds=LONG,
+    calls=Calls("environment_calls", "What environments were asked.", ENVIRONMENT_OUTCOMES),
 )
 RENDER_SECONDS = Histogram(
     "render_seconds", "Rendering and counting what follows a turn, waits included.", bounds=SHORT, known=[()]
@@ -292,26 +292,12 @@ HTTP_REQUESTS = Counted("http_requests", "Requests that were answered.", "route"
 CPU_SECONDS = Counted("process_cpu_seconds", "CPU time of the pool's processes.", "component", scale=MICRO)
 GC_COLLECTIONS = Counted("gc_collections", "Rounds of Python's garbage collector.", "component", "generation")
 
-HISTOGRAMS = tuple(metric for metric in Metric.all if isinstance(metric, Histogram))
-COUNTED = tuple(metric for metric in Metric.all if isinstance(metric, Counted))
-
-IN_MODEL_CALL = Level()
-IN_TOOLS = Level()
-IN_PAUSE = Level()
-IN_GRADER = Level()
-SESSIONS = Level()
-LONG_POLLS = Level()
-EVENT_STREAMS = Level()
-LEVELS = {
-    "model": IN_MODEL_CALL,
-    "tool": IN_TOOLS,
-    "pause": IN_PAUSE,
-    "grader": IN_GRADER,
-    "sessions": SESSIONS,
-    "long_polls": LONG_POLLS,
-    "event_streams": EVENT_STREAMS,
-}
-"""By the name under which a process reports them."""
+IN_MODEL_CALL = Level("model", phase=True)
+IN_TOOLS = Level("tool", phase=True)
+IN_PAUSE = Level("pause", phase=True)
+SESSIONS = Level("sessions")
+LONG_POLLS = Level("long_polls")
+EVENT_STREAMS = Level("event_streams")
 
 RUNNING_LAG = Largest()
 LARGEST = {"running_lag": RUNNING_LAG}

@@ -35,8 +35,6 @@ from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
 
-__all__ = ["SUPERVISOR_OPTION", "WORKER_ID_OPTION", "Obituaries", "new_worker_id"]
-
 _log = logging.getLogger(__name__)
 
 WORKER_ID_OPTION, SUPERVISOR_OPTION = "--worker-id", "--supervisor"
@@ -63,15 +61,10 @@ class _Report(NamedTuple):
 
 
 class Obituaries:
-    """What one parent reports about its workers. Its methods may be called from any thread."""
+    """Holds what one parent reports about its workers. Its methods may be called from any thread."""
 
     def __init__(self, redis_url: str, *, oom_kills: OomKills | None = None) -> None:
-        """Starts nothing yet.
-
-        Args:
-            redis_url: The workers' Redis.
-            oom_kills: Tells of a process that was killed whether it was for its memory; tests pass their own.
-        """
+        """Starts nothing yet."""
         self.supervisor_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._redis_url = redis_url
         self._oom_kills = oom_kills or OomKills()
@@ -100,14 +93,7 @@ class Obituaries:
     def report(
         self, worker_id: str, returncode: int, *, told_to_stop: bool = False, killed_by_us: bool = False
     ) -> None:
-        """Reports that a worker process has ended; returns at once.
-
-        Args:
-            worker_id: The id that the process was given.
-            returncode: As `subprocess` gives it: an exit code, or minus the number of a signal.
-            told_to_stop: Whether the parent has sent it a SIGTERM.
-            killed_by_us: Whether the parent has sent it a SIGKILL.
-        """
+        """Reports that a worker process has ended; returns at once."""
         oom = returncode == -signal.SIGKILL and not killed_by_us and self._oom_kills.take()
         end = ProcessEnd.of(returncode, told_to_stop=told_to_stop, oom=oom)
         self._reports.put(_Report(worker_id, end, time.monotonic() + REPORT_SECONDS))

@@ -14,20 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["OomKills", "count_oom_kills"]
-
 RECENT_SECONDS = 5.0
 """A process that was killed for its memory is gone within moments; a large one takes a second to be torn down."""
 _ROOT = Path("/sys/fs/cgroup")
 
 
 def count_oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _ROOT) -> int | None:
-    """Reads the counter of this process's cgroup; None where the system has none.
-
-    Args:
-        cgroup: The file in which the kernel names this process's cgroups, e.g. `0::/system.slice/worker.service`.
-        root: Where the cgroups are mounted.
-    """
+    """Reads the counter of this process's cgroup; None where the system has none."""
     try:
         memberships = [line.split(":", 2) for line in cgroup.read_text().splitlines()]
     except OSError:

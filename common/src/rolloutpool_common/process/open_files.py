@@ -3,18 +3,9 @@
 import resource
 from contextlib import suppress
 
-__all__ = ["allow_open_files"]
-
 
 def allow_open_files(needed: int = 0) -> str | None:
-    """Raises this process' limit of open files as far as it may.
-
-    Args:
-        needed: How many the process may have open at a time.
-
-    Returns:
-        None, or what to do where the limit stays below what is needed.
-    """
+    """Raises this process' limit of open files as far as it may."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Where there is no limit at all, the system has one, which this process can't raise to.
     with suppress(ValueError, OSError):

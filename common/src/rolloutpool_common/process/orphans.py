@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Orphans", "reap_orphans"]
-
 LOOK_SECONDS = 1.0
 
 
@@ -24,12 +22,7 @@ class Orphans:
     """The zombies among the children of this process."""
 
     def __init__(self, proc: Path = Path("/proc"), *, spare: Callable[[], Collection[int]] = tuple) -> None:
-        """Looks at nothing yet.
-
-        Args:
-            proc: Where the kernel lists processes; tests pass their own.
-            spare: Returns the process ids of children that somebody waits for.
-        """
+        """Looks at nothing yet."""
         self._proc = proc
         self._spare = spare
         self._before: set[int] = set()
@@ -62,12 +55,7 @@ class Orphans:
 
 
 def reap_orphans(spare: Callable[[], Collection[int]] = tuple, *, adopted: bool = False) -> None:
-    """Starts a thread that reaps orphans, where they come to this process; does nothing elsewhere.
-
-    Args:
-        spare: Returns the process ids of children that somebody waits for.
-        adopted: Whether this process asked for the orphans of its descendants.
-    """
+    """Starts a thread that reaps orphans, where they come to this process; does nothing elsewhere."""
     if os.getpid() != 1 and not adopted:
         return
     orphans, pause = Orphans(spare=spare), threading.Event()

@@ -18,11 +18,9 @@ from typing import Any
 
 from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.build import commit
-from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LARGEST, LEVELS, LOOP_LAG, Row, take_rows
+from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LARGEST, LOOP_LAG, Level, Row, take_rows
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.measures import PoolMeasures
-
-__all__ = ["Reporter"]
 
 REPORT_SECONDS = 5.0
 TICK_SECONDS = 0.25
@@ -33,14 +31,7 @@ class Reporter:
     """Reports the metrics of one process; for one event loop."""
 
     def __init__(self, measures: PoolMeasures, *, component: str, process: str, version: str) -> None:
-        """Starts nothing yet.
-
-        Args:
-            measures: Where the reports go.
-            component: `api` or `worker`.
-            process: The name of this process, new at each start.
-            version: Of the component.
-        """
+        """Starts nothing yet."""
         self._measures = measures
         self._component = component
         self._process = process
@@ -107,7 +98,7 @@ class Reporter:
             "commit": self._commit,
             "resident_bytes": _resident_bytes(),
             "open_fds": _open_fds(),
-            "levels": {name: level.now for name, level in LEVELS.items()},
+            "levels": {name: level.now for name, level in Level.all.items()},
             "largest": {name: largest.read() for name, largest in LARGEST.items()},
         }
 

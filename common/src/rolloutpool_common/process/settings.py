@@ -1,4 +1,4 @@
-"""What every process of the pool can be told from outside: environment variables, read once, when it starts.
+"""Says what every process of the pool can be told from outside: environment variables, read once, when it starts.
 
 1. A field `max_open` is read from ROLLOUTPOOL_MAX_OPEN. Protocol v1's own variables keep their names by an alias.
 2. `from_environment` reads all of them, or raises `SettingsInvalid`, which names every variable that can't be used.
@@ -23,17 +23,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.logs import LogFormat, configure_logs
 from rolloutpool_common.security.targets import Targets
-
-__all__ = [
-    "OLD_NAMES",
-    "REFUSED",
-    "ActorSettings",
-    "Names",
-    "ProcessSettings",
-    "SettingsInvalid",
-    "refuse_start",
-    "split_names",
-]
 
 PREFIX = "ROLLOUTPOOL_"
 REFUSED = 2
@@ -61,7 +50,7 @@ class SettingsInvalid(RolloutPoolError):
 
 
 class ProcessSettings(BaseSettings):
-    """What every process needs: where Redis is."""
+    """Holds what every process needs: where Redis is."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -73,11 +62,11 @@ class ProcessSettings(BaseSettings):
     )
 
     redis_ca: Path | None = None
-    """The certificate of the authority that has signed Redis' own, in PEM; without one the system's are trusted."""
+    """The certificate of the authority that vouches for Redis, in PEM; null trusts those of the system."""
     redis_url: SecretStr = Field(examples=["redis://127.0.0.1:6379/0"])
-    """Where the pool's Redis is."""
+    """The pool's Redis: `redis://`, `rediss://` or `unix://`."""
     broker_url: SecretStr | None = None
-    """Celery's Redis, where it is another one. API, workers and Flower must agree."""
+    """Celery's Redis, if it is another one; the same for API, workers and Flower."""
 
     @field_validator("redis_ca")
     @classmethod
@@ -103,17 +92,12 @@ class ProcessSettings(BaseSettings):
 
     @property
     def celery_url(self) -> str:
-        """Where tickets wait."""
+        """Returns where tickets wait."""
         return (self.broker_url or self.redis_url).get_secret_value()
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the environment.
-
-        Raises:
-            SettingsInvalid: A variable is missing or can't be used. Each line of the message names one variable and
-                says what it should be.
-        """
+        """Read the environment."""
         given: dict[str, Any] = {
             field: os.environ[old]
             for old, field in OLD_NAMES.items()
@@ -138,24 +122,27 @@ class ProcessSettings(BaseSettings):
 
 
 class ActorSettings(ProcessSettings):
-    """What API and workers both need."""
+    """Holds what API and workers both need."""
 
     rollouts_per_ticket: int = Field(default=8, ge=1, le=16)
-    """Most rollouts per Celery message; API and workers need the same."""
+    """Most rollouts that one Celery message brings; none brings more than an eighth of the smallest worker's slots."""
     allowed_targets: str = ""
-    """Hosts that the pool may be made to call, see `rolloutpool_common.security.targets`."""
+    """Hosts that the pool may call, separated by commas; empty: loopback, and no host at
+    all at an API that listens beyond loopback."""
     secrets_file: Path | None = None
-    """Keys that encrypt callers' secrets in Redis; API and workers need the same."""
+    """File of the keys that encrypt callers' secrets in Redis, one a line. Required
+    beyond loopback."""
     v1_tool_servers: bool = False
-    """Whether protocol v1's `tool_server_url` is called, as an MCP server; API and workers need the same."""
+    """Whether protocol v1's `tool_server_url` is called, as an MCP server."""
     allowed_tokenizers: Names = ()
-    """Patterns of the tokenizers that rollouts may ask for; API and workers need the same. What an empty list allows
-    depends on who asks: each actor says so."""
+    """Patterns (`Qwen/*`) of the names and directories that rollouts may ask for. Empty: any at an API on loopback,
+    else those that live workers were started with."""
     token_pieces_mb: int = Field(default=16, ge=0, le=4096)
-    """Memory in Redis for the vocabularies by which people read tokens; API and workers need the same. 0 keeps none."""
+    """MB in Redis for the vocabularies by which people read tokens, kept free too. 0 keeps none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """`debug`, `info`, `warning` or `error`."""
     log_format: LogFormat = "auto"
-    """`auto`: console on a terminal, JSON elsewhere."""
+    """`json`, `console`, or `auto`: console on a terminal, JSON elsewhere."""
 
     @field_validator("allowed_targets")
     @classmethod
@@ -175,7 +162,7 @@ class ActorSettings(ProcessSettings):
 
     @property
     def token_pieces_bytes(self) -> int:
-        """What the vocabularies of all tokenizers may take."""
+        """Returns what the vocabularies of all tokenizers may take."""
         return self.token_pieces_mb * 2**20
 
     def start_logging(self) -> None:
@@ -191,15 +178,7 @@ class ActorSettings(ProcessSettings):
 
 
 def refuse_start(actor: str, error: RolloutPoolError) -> int:
-    """Print why a process can't start.
-
-    Args:
-        actor: `api`, `worker` or `flower`; each line begins with it.
-        error: What is wrong; each line of its message becomes a line.
-
-    Returns:
-        2, the exit code for settings that can't be used.
-    """
+    """Print why a process can't start."""
     for line in error.message.splitlines():
         print(f"rolloutpool {actor}: {line}", file=sys.stderr)
     return REFUSED

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["StopRequested", "stop_on_signals"]
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -16,12 +14,7 @@ class StopRequested(BaseException):
 
 @contextmanager
 def stop_on_signals(at_once: Callable[[], None], stopping: Callable[[], None]) -> Iterator[None]:
-    """Makes the first signal within the block raise `StopRequested`, which ends the block without an error.
-
-    Args:
-        at_once: Called by each further signal, while the block's own `finally` clauses run.
-        stopping: Called by the first signal, before it raises.
-    """
+    """Makes the first signal within the block raise `StopRequested`, which ends the block without an error."""
     requested = False
 
     def handle(number: int, frame: FrameType | None) -> None:

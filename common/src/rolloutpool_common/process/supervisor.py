@@ -17,8 +17,6 @@ from pathlib import Path
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.child import Child, ChildSpec, Role
 
-__all__ = ["ChildNotReady", "Supervisor"]
-
 POLL_SECONDS = 0.05
 PROGRESS = 0.05
 """The share of a core above which a starting child gets on. One that only waits, and looks around, uses a fiftieth."""
@@ -36,27 +34,14 @@ class Supervisor:
     def __init__(
         self, report: Callable[[str], None] | None = None, *, error: type[RolloutPoolError] = ChildNotReady
     ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            report: Called with a line for people when a child has crashed; logged as a warning where None.
-            error: What `wait_ready` raises, with a message.
-        """
+        """Starts nothing yet."""
         self._report = report or logging.getLogger("rolloutpool").warning
         self._error = error
         self._children: list[Child] = []
         self._hurried = self._stopped = False
 
     def start(self, spec: ChildSpec, *, ready: bool = False) -> Child:
-        """Starts a process; it need not be ready yet when this returns.
-
-        Args:
-            spec: The process.
-            ready: Whether it counts as ready at once, so that it is started again however early it ends.
-
-        Returns:
-            The child. While `stop` runs it is one that ends without a process.
-        """
+        """Starts a process; it need not be ready yet when this returns."""
         child = Child(spec, self._report, ready=ready)
         # Before its process: a signal may interrupt the start, and `stop` must know of it then. One that was forgotten
         # here came up 44 s later, and took work.
@@ -67,18 +52,7 @@ class Supervisor:
         return child
 
     def wait_ready(self, children: Iterable[Child], ready: Callable[[], bool], timeout: float) -> None:
-        """Waits until children are ready, as long as they get on.
-
-        Args:
-            children: Their starting phase ends with this call.
-            ready: Says whether they are. It is called every 50 ms and must not block for long.
-            timeout: Seconds without progress. A child gets on while it uses more than `PROGRESS` of a core, up to this
-                many seconds of CPU in all: on a starved machine a start takes minutes, and is none the worse for it.
-
-        Raises:
-            ChildNotReady: One of the children ended, or they do not get on. (Or the error that this supervisor was made
-                with.)
-        """
+        """Waits until children are ready, as long as they get on."""
         children = list(children)
         deadline, used = time.monotonic() + timeout, _cpu_seconds(children)
         pause = threading.Event()
@@ -95,6 +69,9 @@ class Supervisor:
                 raise self._error(f"not ready, and no progress for {timeout:g} s; the logs end with\n{tails}")
             pause.wait(POLL_SECONDS)
         for child in children:
+            # What answers may be another one of them.
+            if child.ended and child.exit_code:
+                raise self._error(child.failure())
             child.now_ready()
 
     def children(self, role: Role) -> list[Child]:

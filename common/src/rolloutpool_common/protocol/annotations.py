@@ -12,15 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 
-__all__ = [
-    "AnnotationItem",
-    "AnnotationRequest",
-    "AnnotationsAccepted",
-    "GroupStatistics",
-    "GroupStatisticsList",
-    "RolloutAnnotations",
-]
-
 MAX_NAMES = 64
 """Names of scalars in one batch."""
 
@@ -30,7 +21,7 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e30, le=1
 
 
 class AnnotationItem(BaseModel):
-    """What is said of one rollout."""
+    """Holds what is said of one rollout."""
 
     model_config = ConfigDict(extra="forbid")
 

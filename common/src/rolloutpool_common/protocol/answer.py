@@ -7,20 +7,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Answer"]
+
+def is_none(value: object) -> bool:
+    """Whether a field is left out that is only there where it says something."""
+    return value is None
 
 
 class Answer(BaseModel):
-    """What the pool answers; unknown fields are ignored."""
+    """Holds what the pool answers; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     def __getitem__(self, field: str) -> Any:
-        """A field by its name, because clients up to 0.1 returned dictionaries. New code reads attributes.
-
-        Raises:
-            KeyError: There is no such field.
-        """
+        """A field by its name, because clients up to 0.1 returned dictionaries. New code reads attributes."""
         if field not in type(self).model_fields:
             raise KeyError(field)
         return getattr(self, field)

@@ -32,16 +32,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.tokens.arrays import id_bytes
 
-__all__ = [
-    "AttachedArray",
-    "AttachedPiece",
-    "AttachmentKind",
-    "AttachmentLack",
-    "AttachmentsReport",
-    "RolloutAttachments",
-    "piece_digest",
-]
-
 _DIGEST_BYTES = 8
 """Enough to notice other ids."""
 
@@ -59,7 +49,7 @@ _Base64 = Annotated[bytes, BeforeValidator(_decoded), PlainSerializer(_encoded, 
 
 
 class AttachmentKind(StrEnum):
-    """What an engine may be asked for."""
+    """Says what an engine may be asked for."""
 
     ROUTED_EXPERTS = "routed_experts"
     """To which experts a mixture-of-experts model has sent each id, in each layer."""
@@ -91,7 +81,7 @@ class AttachedArray(BaseModel):
 
 
 class AttachedPiece(BaseModel):
-    """What one call of an engine has said of its ids, of one kind."""
+    """Holds what one call of an engine has said of its ids, of one kind."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -121,7 +111,7 @@ class RolloutAttachments(Answer):
 
 
 class AttachmentsReport(BaseModel):
-    """What a result says of its attachments."""
+    """Holds what a result says of its attachments."""
 
     bytes: int
     """As they are stored."""

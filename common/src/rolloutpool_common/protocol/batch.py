@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from rolloutpool_common.composition import BatchRequestFields, BatchStatusFields
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.checks import check_callback_host, check_label, check_rollout_id
@@ -22,29 +23,12 @@ from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import Waiting
 
-__all__ = [
-    "BatchAccepted",
-    "BatchCancelled",
-    "BatchPurged",
-    "BatchRequest",
-    "BatchState",
-    "BatchStatus",
-    "CancelCause",
-    "Delivery",
-    "Labels",
-    "Priority",
-    "Rates",
-    "RolloutItem",
-    "TrainerPorts",
-    "TrainerUrls",
-]
-
 Label = Annotated[str, StringConstraints(max_length=256), AfterValidator(check_label)]
 Labels = Annotated[dict[Label, Label], Field(max_length=32)]
 
 
 class Priority(StrEnum):
-    """Which of the three queues a batch waits in."""
+    """Says which of the three queues a batch waits in."""
 
     HIGH = "high"
     DEFAULT = "default"
@@ -55,13 +39,15 @@ class RolloutItem(RolloutOptions):
     """One rollout, or a group of `n` rollouts that share their prompt."""
 
     messages: list[TextMessage] = Field(min_length=1)
+    """The conversation so far; text only."""
     rollout_id: str | None = None
     """The caller's name for it, unique in the batch; null means the pool's uid. With `n`, `-0`, `-1` … are added."""
     group: str | None = Field(default=None, min_length=1, max_length=256)
-    """Rollouts with the same group are sampled for one prompt and stay on one trainer port."""
+    """Rollouts with the same group are sampled for one prompt, and stay on one endpoint."""
     n: int = Field(default=1, ge=1, le=1024)
     """How many rollouts to run of this prompt; more than one makes them a group."""
     labels: Labels = Field(default_factory=dict)
+    """Yours, beside those of the batch."""
 
     @field_validator("rollout_id")
     @classmethod
@@ -107,49 +93,40 @@ class TrainerPorts(EndpointOptions):
         return [f"{self.scheme}://{self.host}:{self.base_port + i}" for i in range(self.workers)]
 
 
-class Delivery(BaseModel):
-    """Where finished results are pushed; they can be polled as well."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    callback_url: str
-    secret: str = Field(min_length=8, max_length=512, repr=False)
-    """Signs each push (Standard Webhooks): `whsec_` + base64, or any text."""
-
-    @field_validator("callback_url")
-    @classmethod
-    def _callback_url(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")) or not value.split("://", 1)[1].split("/", 1)[0]:
-            raise ValueError(f"callback_url must be an HTTP/HTTPS URL with a host, got: {value}")
-        return value
-
-
-class BatchRequest(BaseModel):
-    """`POST /v1/batches`."""
-
+class _BatchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     rollouts: list[RolloutItem] = Field(min_length=1, max_length=MAX_ROLLOUTS)
+    """1 to 10,000 rollouts, each with messages and options."""
     defaults: RolloutOptions = Field(default_factory=RolloutOptions)
+    """Options of every rollout. A rollout's own win; `sampling_params` and `metadata` are merged key by key."""
     trainer: TrainerUrls | TrainerPorts | None = None
-    """Where the policy is called; a rollout keeps its endpoint, a group shares one."""
+    """Where the policy is called: `{"server_urls": […]}`, or `{"host", "base_port": 8081, "workers": n, "scheme"}` for
+    the ports `base_port + i`; beside them `protocol`, `model` and the other options of an endpoint."""
     priority: Priority = Priority.DEFAULT
+    """`high`, `default` or `low`."""
     run: str | None = Field(default=None, min_length=1, max_length=128)
-    """Name of a training run. Its batches run one after the other; runs share the workers by weight. Null: its own."""
+    """The training run. Its batches start one after the other, and runs share the workers. Null: a run of its own."""
     weight: int = Field(default=1, ge=1, le=100)
     """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
     """How many versions the run may be ahead of the weights that sampled a rollout; needs `run`. Null: any number."""
     on_stale: OnStale = OnStale.DROP
+    """What happens to a rollout that is older: `drop`, `finish` or `restart`."""
     lease_seconds: float | None = Field(default=None, ge=10, le=604_800)
-    """The batch is cancelled when its owner has not read it for so long. Null: it is never cancelled by itself."""
+    """The batch is cancelled when its owner has not read it for so long. Null: never."""
     group: GroupPolicy | None = None
+    """When a group may be taken although some of its rollouts have not ended."""
     labels: Labels = Field(default_factory=dict)
-    delivery: Delivery | None = None
+    """Anything of yours, at most 32 without control characters; comes back with the batch and its results."""
+
+
+class BatchRequest(BatchRequestFields, _BatchRequest):
+    """`POST /v1/batches`."""
 
 
 class BatchState(StrEnum):
-    """Where a batch stands."""
+    """Says where a batch stands."""
 
     RUNNING = "running"
     """Some of its rollouts have not ended."""
@@ -199,9 +176,7 @@ class Rates(Answer):
     sampled_tokens_per_second: float
 
 
-class BatchStatus(Answer):
-    """`GET /v1/batches/{id}`."""
-
+class _BatchStatus(Answer):
     batch_id: str
     state: BatchState
     cancelled: bool
@@ -233,9 +208,11 @@ class BatchStatus(Answer):
     total_tokens: int
     """All tokens of all finished samples, prompts included."""
     turns: int
-    delivery: dict[str, int]
-    """Pushes by state (pending, delivered, dead, stopped); empty without `delivery`."""
     priority: Priority
     labels: dict[str, str]
     created_at: datetime
     finished_at: datetime | None
+
+
+class BatchStatus(BatchStatusFields, _BatchStatus):
+    """`GET /v1/batches/{id}`."""

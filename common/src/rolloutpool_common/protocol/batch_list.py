@@ -6,8 +6,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.batch import BatchState, Priority
 
-__all__ = ["BatchList", "BatchSummary"]
-
 
 class BatchSummary(Answer):
     """One line of the list. `GET /v1/batches/{id}` says more."""

@@ -17,13 +17,6 @@ from pydantic import BaseModel, Field, Strict, model_validator
 
 from rolloutpool_common.protocol.messages import TextMessage
 
-__all__ = [
-    "CompletionsChoice",
-    "CompletionsRequest",
-    "CompletionsResponse",
-    "PastTokens",
-]
-
 RESTORE_SESSION = "restore_session"
 """The key of a request's body that holds `PastTokens`."""
 UNKNOWN_SESSION = "unknown_session"

@@ -8,22 +8,13 @@ environment or a policy as their fault. Nothing behind that has to look for one.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["content_fault", "joined_text", "looks_like_parts", "part_fault", "part_faults"]
-
 _LONGEST_TYPE = 40
 _MEDIA = frozenset({"audio", "image", "input_image", "video"})
 """Types of parts that need not have a key of the same name."""
 
 
 def part_fault(part: Any) -> str | None:
-    """Says why a part of content cannot be taken, without quoting what it holds.
-
-    Args:
-        part: One item of the list.
-
-    Returns:
-        For example `type image_url; only text is supported`; None where it is a part of text.
-    """
+    """Says why a part of content cannot be taken, without quoting what it holds."""
     if not isinstance(part, Mapping):
         return f'not an object ({type(part).__name__}); only {{"type": "text", "text": "..."}} is supported'
     kind = part.get("type")
@@ -44,14 +35,7 @@ def part_faults(content: Any) -> Iterator[tuple[int, str]]:
 
 
 def content_fault(content: Any) -> str | None:
-    """Says which part of content cannot be taken, and why.
-
-    Args:
-        content: Of a message, in either form.
-
-    Returns:
-        For example `content[1]: type image_url; only text is supported`; None where there is no such part.
-    """
+    """Says which part of content cannot be taken, and why."""
     return next((f"content[{place}]: {fault}" for place, fault in part_faults(content)), None)
 
 
@@ -65,9 +49,6 @@ def looks_like_parts(value: Any) -> bool:
 
     A part has a key of the name of its type (`{"type": "image_url", "image_url": ...}`), or a type that only media
     have. A list of files (`{"type": "file", "path": ...}`) has neither, and stays what it is.
-
-    Args:
-        value: What the tool returned.
     """
     return isinstance(value, list | tuple) and bool(value) and all(map(_looks_like_part, value))
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["IDS_BEFORE", "IDS_FROM", "NO_DRIFT", "DriftLabel", "PromptDifference"]
-
 IDS_BEFORE = 8
 """Ids in front of a difference that are kept with it."""
 IDS_FROM = 24
@@ -21,7 +19,7 @@ IDS_FROM = 24
 
 
 class DriftLabel(StrEnum):
-    """What a turn's `drift` says."""
+    """Says what a turn's `drift` says."""
 
     NONE = "none"
     """The prompts are the same."""
@@ -61,7 +59,7 @@ NO_DRIFT = frozenset({DriftLabel.NONE, DriftLabel.UNVERIFIED, DriftLabel.EDITED}
 
 @dataclass(frozen=True, slots=True)
 class PromptDifference:
-    """Where the trainer's prompt first differs from the ledger. Decoded, the ids show what the trainer rewrote."""
+    """Says where the trainer's prompt first differs from the ledger. Decoded, the ids show what the trainer rewrote."""
 
     position: int
     """Of the first id that differs, from the start of the turn's prompt."""
@@ -74,14 +72,7 @@ class PromptDifference:
 
     @classmethod
     def at(cls, position: int, expected: Sequence[int], echoed: Sequence[int], *, prefix: int = 0) -> Self:
-        """Cuts the ids around a difference out of the two prompts.
-
-        Args:
-            position: Of the first id that differs.
-            expected: The ledger's context.
-            echoed: The trainer's prompt without its first `prefix` ids, which are the ledger's.
-            prefix: At most `position`.
-        """
+        """Cuts the ids around a difference out of the two prompts."""
         return cls(
             position=position,
             before=list(expected[max(position - IDS_BEFORE, 0) : position]),

@@ -1,4 +1,4 @@
-"""What stands at a rollout's `server_url`: our callback, or an inference engine that is asked with token ids.
+"""Says what stands at a rollout's `server_url`: our callback, or an inference engine that is asked with token ids.
 
 These fields go with the endpoint: beside `server_urls` in a batch's `trainer`, or beside a rollout's own `server_url`.
 """
@@ -9,8 +9,6 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from rolloutpool_common.protocol.attachments import AttachmentKind
-
-__all__ = ["EndpointOptions", "EndpointProtocol", "LogprobsMode"]
 
 
 class EndpointProtocol(StrEnum):
@@ -37,6 +35,7 @@ class EndpointOptions(BaseModel):
     """How an endpoint is asked. All fields but `protocol` are for engines only."""
 
     protocol: EndpointProtocol = EndpointProtocol.CALLBACK
+    """How the endpoint is asked: `callback`, or with token ids as `vllm` or `sglang`."""
     model: str | None = Field(default=None, min_length=1, max_length=256)
     """The model's name at the engine, a LoRA adapter's for instance; null lets the engine take its only one."""
     logprobs_mode: LogprobsMode | None = None
@@ -45,7 +44,7 @@ class EndpointOptions(BaseModel):
     """How sampled text is parsed: a template in the form of transformers, or the name of a syntax (`hermes`,
     `qwen_xml`, `glm`, `deepseek`, `mistral`, `llama_json`); null finds out by the chat template."""
     attach: list[AttachmentKind] = Field(default_factory=list, max_length=len(AttachmentKind))
-    """What is kept beside each result of what the engine says of ids (`protocol/attachments.py`)."""
+    """What the engine says of ids and is kept beside each result: `routed_experts`, `sampling_mask`."""
 
     @property
     def token_in(self) -> bool:
@@ -54,7 +53,7 @@ class EndpointOptions(BaseModel):
 
     @property
     def reported_logprobs(self) -> LogprobsMode | None:
-        """Which log-probabilities the endpoint reports; None for a callback, which does not say."""
+        """Returns which log-probabilities the endpoint reports; None for a callback, which does not say."""
         if not self.token_in:
             return None
         default = LogprobsMode.RAW if self.protocol is EndpointProtocol.VLLM else LogprobsMode.PROCESSED

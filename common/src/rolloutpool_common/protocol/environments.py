@@ -6,21 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
-__all__ = [
-    "TOOL_SERVER",
-    "CrashEffect",
-    "EnvironmentChoice",
-    "EnvironmentFacts",
-    "EnvironmentReport",
-    "EnvironmentStep",
-]
-
 TOOL_SERVER = "tool_server_url"
 """The environment of a protocol v1 rollout whose tool server is called; its task is the URL. No batch can name it."""
 
 
 class CrashEffect(StrEnum):
-    """What the end of a worker does to the session of a rollout that goes on elsewhere."""
+    """Says what the end of a worker does to the session of a rollout that goes on elsewhere."""
 
     STATELESS = "stateless"
     """Nothing: another session serves as well, and no call depends on those before it."""
@@ -48,7 +39,7 @@ class EnvironmentChoice(BaseModel):
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class EnvironmentStep:
-    """What an environment said to one call, or to one message, besides the text that the policy reads."""
+    """Holds what an environment said to one call, or to one message, besides the text that the policy reads."""
 
     place: int
     """Which of the turn's calls it answers, from 0; 0 for a message."""
@@ -63,7 +54,7 @@ class EnvironmentStep:
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What the journal keeps of an environment with an observation."""
+    """Holds what the journal keeps of an environment with an observation."""
 
     steps: tuple[EnvironmentStep, ...]
     """One for each call that reached the environment, in their order."""
@@ -72,7 +63,7 @@ class EnvironmentFacts:
 
 
 class EnvironmentReport(BaseModel):
-    """What a result says of the rollout's environment."""
+    """Holds what a result says of the rollout's environment."""
 
     name: str
     seed: int | None = None

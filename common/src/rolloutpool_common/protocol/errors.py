@@ -1,4 +1,4 @@
-"""What an error looks like on the wire.
+"""Says what an error looks like on the wire.
 
 The pool's own API answers `ErrorBody`. Protocol v1's paths (`/rollout`, `/tools`, `/health`) answer `V1ErrorBody`,
 because their clients know FastAPI's shape. A rejected batch lists every `Fault`, not only the first.
@@ -21,7 +21,7 @@ class Fault(BaseModel):
 
 
 class ErrorDetail(Answer):
-    """What went wrong; only `message` is always there."""
+    """Holds what went wrong; only `message` is always there."""
 
     message: str
     """What happened and what to do."""

@@ -1,4 +1,4 @@
-"""What a trainer asks for when a rollout is to go on from one of its turns: `POST /v1/rollouts/{id}/fork`.
+"""Says what a trainer asks for when a rollout is to go on from one of its turns: `POST /v1/rollouts/{id}/fork`.
 
 A fork has its parent's first turns, token by token, and samples the rest itself. It runs with the parent's options,
 except for what the request gives. Endpoint and key are always given anew.
@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from rolloutpool_common.protocol.batch import Labels, Priority, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value, check_rollout_id
-
-__all__ = ["ForkRequest"]
 
 
 class ForkRequest(BaseModel):
@@ -42,6 +40,7 @@ class ForkRequest(BaseModel):
     max_tokens_total: int | None = Field(default=None, ge=1, le=1_000_000)
     """Sampled tokens in all, likewise."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
+    """As in a batch; the parent's does not hold."""
     train_trunk: bool = False
     """Whether the parent's turns have mask 1 in the forks too; they have it in the parent's own samples."""
     rollout_id: str | None = None
@@ -49,8 +48,11 @@ class ForkRequest(BaseModel):
     group: str | None = Field(default=None, min_length=1, max_length=256)
     """Null makes a name of the parent's uid and the turn, where there are several forks."""
     labels: Labels = Field(default_factory=dict)
+    """As in a batch."""
     priority: Priority = Priority.DEFAULT
+    """`high`, `default` or `low`."""
     run: str | None = Field(default=None, min_length=1, max_length=128)
+    """The training run."""
 
     @field_validator("server_url")
     @classmethod

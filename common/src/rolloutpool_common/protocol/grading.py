@@ -1,67 +1,8 @@
-"""Grades as they travel: which grader a rollout asks for, what a grader says, and what a result says of the grade."""
+"""Moved to `rolloutpool_common.capabilities.grading`; its names can be imported from here for a release."""
 
-from dataclasses import dataclass, field
+import importlib
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, with_config
 
-from rolloutpool_common.outcomes import Failure, FinishReason
-
-__all__ = ["Grade", "GradeReport", "GraderChoice", "GroupGrades"]
-
-
-class GraderChoice(BaseModel):
-    """The grader of a rollout."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1, max_length=128)
-    """As the workers announce it."""
-    options: Any = None
-    """Any JSON; the grader knows its meaning: a reference answer, for instance."""
-    deadline_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    """From the end of the conversation, retries and waiting included. For a grader of groups: from the end of the first
-    conversation of the group; it holds the group no longer."""
-    retries: int = Field(default=3, ge=0, le=100)
-    """Times that a grader which failed is asked again, after 1, 2, 4 … seconds."""
-
-
-@with_config(ConfigDict(extra="forbid"))
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """What a rollout is worth."""
-
-    reward: float
-    """Of the whole rollout."""
-    parts: dict[str, float] = field(default_factory=dict)
-    """What the reward is made of, for people to look at."""
-    token_rewards: list[list[float]] | None = None
-    """A list for each sample, as long as its `response_ids`; null where the grader judges the rollout as a whole."""
-
-
-class GroupGrades(BaseModel):
-    """The grades of a group, as they are kept until all its members are delivered."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    grades: dict[int, Grade] = Field(default_factory=dict)
-    """By the member's index in the batch."""
-    failure: Failure | None = None
-    """Why there are none."""
-    tries: int
-    ms: float
-
-
-class GradeReport(BaseModel):
-    """What a result says of its grade."""
-
-    grader: str
-    """Its name."""
-    finish_reason: FinishReason
-    """Why the conversation ended. The result's own reason is `error` where the grade failed."""
-    tries: int = 0
-    """How often the grader was asked; 0 where its deadline passed before."""
-    ms: float | None = None
-    """Wall time of the last try; null without one."""
-    members: int | None = None
-    """Of a grader of groups: how many conversations it saw; null for others, and without a grade."""
+def __getattr__(name: str) -> Any:
+    return getattr(importlib.import_module("rolloutpool_common.capabilities.grading.wire"), name)

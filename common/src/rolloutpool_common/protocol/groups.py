@@ -16,11 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 
-__all__ = ["Group", "GroupPolicy", "GroupVerdict", "Groups", "LateRollouts"]
-
 
 class LateRollouts(StrEnum):
-    """What happens to the other rollouts of a group once its verdict is known."""
+    """Says what happens to the other rollouts of a group once its verdict is known."""
 
     KEEP = "keep"
     """They run to their end and are delivered."""
@@ -59,7 +57,7 @@ class GroupVerdict(StrEnum):
 
 
 class Group(Answer):
-    """Where a group of a batch with a group policy stands."""
+    """Says where a group of a batch with a group policy stands."""
 
     model_config = ConfigDict(frozen=True)
 

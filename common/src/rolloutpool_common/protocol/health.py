@@ -6,8 +6,6 @@ from pydantic import Field
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = ["Alive", "Health", "Ready"]
-
 
 class Health(Answer):
     """`GET /health`, as protocol v1 has it."""

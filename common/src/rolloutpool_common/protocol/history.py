@@ -1,9 +1,7 @@
-"""What has happened to one rollout: which workers had it, and why each of them lost it."""
+"""Says what has happened to one rollout: which workers had it, and why each of them lost it."""
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
-
-__all__ = ["MAX_ATTEMPTS_KEPT", "AttemptHistory", "RolloutHistory"]
 
 MAX_ATTEMPTS_KEPT = 50
 """Attempts that ended with the queue, of which details are kept; older ones are forgotten."""

@@ -7,8 +7,6 @@ their own (`rollout_id`); the two kinds share some paths of the API, which tells
 import re
 import uuid
 
-__all__ = ["has_form_of_our_ids", "is_batch_id", "new_batch_id"]
-
 _BATCH_ID = re.compile(r"b[0-9a-f]{32}")
 _OURS = re.compile(_BATCH_ID.pattern + r"(-[0-9]+)?")
 

@@ -30,22 +30,6 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import ToolTime, TurnSummary
 from rolloutpool_common.tokens.entries import Entry, SampledEntry
 
-__all__ = [
-    "EditRecord",
-    "EnvironmentRecord",
-    "JournalRecord",
-    "JournalUnreadable",
-    "MaskPlan",
-    "ObservationRecord",
-    "PlannedTurn",
-    "RecordUnknown",
-    "TrainerKind",
-    "TurnRecord",
-    "encode_record",
-    "parse_record",
-    "record_length",
-]
-
 
 class JournalUnreadable(RolloutPoolError):
     """The journal holds a record that this version of rolloutpool does not write."""
@@ -56,7 +40,7 @@ class RecordUnknown(JournalUnreadable):
 
 
 class TrainerKind(StrEnum):
-    """What a trainer does with the ids that it sampled."""
+    """Says what a trainer does with the ids that it sampled."""
 
     UNKNOWN = "unknown"
     KEEPS_IDS = "keeps_ids"
@@ -76,7 +60,7 @@ class TrainerKind(StrEnum):
 @with_config(ConfigDict(extra="forbid"))
 @dataclass
 class MaskPlan:
-    """Which lengths of `response_mask` a turn is asked with; `conversation/mask_plan.py` decides them."""
+    """Says which lengths of `response_mask` a turn is asked with; `conversation/mask_plan.py` decides them."""
 
     lengths: tuple[int, ...]
     """The lengths to try, in order: a second one only where the first may be refused rightly."""
@@ -237,12 +221,7 @@ def record_length(record: JournalRecord) -> int:
 
 
 def parse_record(data: bytes) -> JournalRecord:
-    """Reads a record that `encode_record` gave.
-
-    Raises:
-        RecordUnknown: A worker of another release wrote it, and one of that release can read it.
-        JournalUnreadable: It is no record; the error names the fields and none of the texts.
-    """
+    """Reads a record that `encode_record` gave."""
     try:
         return _RECORD.validate_json(data)
     except ValidationError as error:

@@ -5,7 +5,8 @@ down as names with their kind in front, for example `environment:maze`:
 
 1. A worker's *offer* is all that it has: environments, graders, agents, termination strategies and tools.
 2. A rollout's *needs* are what its options name of these. What every build has (`BUILT_IN`) is left out, so that a
-   plain rollout needs nothing.
+   plain rollout needs nothing. While workers of an older release live, a new batch needs this release as well
+   (`RELEASE`), so they get none of its rollouts.
 3. A worker is *suited* if its offer has everything that the rollout needs.
 
 A set of names is spelled as its digest and the names in order (`spell`). The digest names queues; scripts compare the
@@ -14,13 +15,13 @@ names.
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
+from rolloutpool_common.composition import CAPABILITIES, WorkerFields
 from rolloutpool_common.protocol.environments import TOOL_SERVER
-
-__all__ = ["BUILT_IN", "digest_of", "missing", "needs_of", "offer_names", "shown", "spell"]
 
 BUILT_IN = frozenset(
     {
@@ -30,12 +31,17 @@ BUILT_IN = frozenset(
     }
 )
 """What every worker has, of whatever build."""
+RELEASE = "release:3"
+"""Every worker has it that reads the data of this release (`store/schema.py`). `commit.lua` makes it a need."""
+PLUGINS = [capability.plugins for capability in CAPABILITIES if capability.plugins is not None]
+"""Those of capabilities."""
 KINDS = {
     "environment": "environment",
-    "grader": "grader",
     "agent": "agent",
     "strategy": "termination strategy",
     "tool": "tool",
+    "release": "release",
+    **{kind.kind: kind.words for kind in PLUGINS},
 }
 """Kind, as names have it in front -> in words."""
 DIGEST_CHARACTERS = 32
@@ -49,12 +55,14 @@ def offer_names(
     agents: Iterable[str],
     termination_strategies: Iterable[str],
     environments: Iterable[str] = (),
-    graders: Iterable[str] = (),
+    others: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    reads: int,
 ) -> list[str]:
-    """Lists what a worker offers beyond `BUILT_IN`, in order."""
+    """Lists what a worker offers beyond `BUILT_IN`, in order; `others` are plug-ins of capabilities, by kind."""
     named = {
+        *(f"release:{schema}" for schema in range(3, reads + 1)),
         *(f"environment:{name}" for name in environments),
-        *(f"grader:{name}" for name in graders),
+        *(f"{kind}:{name}" for kind, names in others.items() for name in names),
         *(f"agent:{name}" for name in agents),
         *(f"strategy:{name}" for name in termination_strategies),
         *(f"tool:{name}" for name in tools),
@@ -62,17 +70,19 @@ def offer_names(
     return sorted(named - BUILT_IN)
 
 
-def needs_of(fields: Mapping[str, Any]) -> list[str]:
-    """Lists what a rollout needs beyond `BUILT_IN`, in order.
+def plugins_of(worker: WorkerFields) -> dict[str, list[str]]:
+    """Returns the plug-ins of capabilities that a worker announces, by kind."""
+    return {kind.kind: getattr(worker, kind.announced) for kind in PLUGINS}
 
-    Args:
-        fields: Of its `RolloutSpec`, as they are stored: the batch's merged with its own.
-    """
+
+def needs_of(fields: Mapping[str, Any]) -> list[str]:
+    """Lists what a rollout needs beyond `BUILT_IN`, in order."""
     named = {f"tool:{name}" for name in fields.get("tools") or ()}
     if (agent := fields.get("agent")) is not None:
         named.add(f"agent:{agent}")
-    if (grader := fields.get("grader")) is not None:
-        named.add(f"grader:{grader['name']}")
+    for kind in PLUGINS:
+        if (choice := fields.get(kind.option)) is not None:
+            named.add(f"{kind.kind}:{choice['name']}")
     environment = fields.get("environment")
     # Protocol v1's tool server is no plug-in: every worker can call it, where the operator allows that.
     if environment is not None and not (fields.get("v1") and environment["name"] == TOOL_SERVER):

@@ -1,20 +1,17 @@
-"""What operators ask of a pool: dead letters, and whether workers reach a trainer's callback ports."""
+"""Says what operators ask of a pool: dead letters, and whether workers reach a trainer's callback ports."""
 
 from pydantic import BaseModel, Field, field_validator
 
+from rolloutpool_common.composition import DeadLettersFields
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.checks import check_callback_host
 
-__all__ = ["DeadLetters", "EndpointCheck", "Preflight", "PreflightRequest"]
 
-
-class DeadLetters(Answer):
-    """`GET /v1/dead-letters`: uids of rollouts and pushes that were given up, newest first."""
+class DeadLetters(DeadLettersFields, Answer):
+    """`GET /v1/dead-letters`: uids of what was given up, newest first."""
 
     rollouts: list[str]
     """Rollouts that killed the workers that ran them; `GET /v1/rollouts/{uid}` has the failure of each."""
-    pushes: list[str]
-    """Rollouts whose result could not be pushed to its webhook."""
 
 
 class PreflightRequest(BaseModel):
@@ -29,7 +26,7 @@ class PreflightRequest(BaseModel):
 
 
 class EndpointCheck(Answer):
-    """What a worker found at one endpoint."""
+    """Holds what a worker found at one endpoint."""
 
     server_url: str
     ok: bool

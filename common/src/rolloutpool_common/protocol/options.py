@@ -10,27 +10,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from rolloutpool_common.composition import RunOptionsFields
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
-from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
-
-__all__ = [
-    "ContextLimit",
-    "DeclaredTokenizer",
-    "MaskMode",
-    "OnAmbiguousTurn",
-    "OnDrift",
-    "OnInjection",
-    "OnLimit",
-    "OnToolError",
-    "RolloutOptions",
-    "RolloutSpec",
-    "RunOptions",
-]
 
 
 class MaskMode(StrEnum):
@@ -45,7 +31,7 @@ class MaskMode(StrEnum):
 
 
 class OnDrift(StrEnum):
-    """What to do when the trainer's prompt differs from the tokens that were sampled."""
+    """Says what to do when the trainer's prompt differs from the tokens that were sampled."""
 
     FORK = "fork"
     """End the sample and begin the next one with the trainer's prompt."""
@@ -63,7 +49,7 @@ class OnAmbiguousTurn(StrEnum):
 
 
 class OnInjection(StrEnum):
-    """What to do when the trainer turned text of a tool or user into control tokens."""
+    """Says what to do when the trainer turned text of a tool or user into control tokens."""
 
     LABEL = "label"
     """Keep what the policy saw, and say so in `drift`."""
@@ -72,7 +58,7 @@ class OnInjection(StrEnum):
 
 
 class OnToolError(StrEnum):
-    """What to do when a tool raises an error that is no `ToolFailed`."""
+    """Says what to do when a tool raises an error that is no `ToolFailed`."""
 
     MESSAGE = "message"
     """The policy reads that the tool failed, and goes on."""
@@ -99,7 +85,7 @@ class ContextLimit(BaseModel):
 
 
 class DeclaredTokenizer(BaseModel):
-    """What the trainer says about its own tokenizer. The worker's must agree in each field that is given."""
+    """Holds what the trainer says about its own tokenizer. The worker's must agree in each field that is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -112,62 +98,75 @@ class DeclaredTokenizer(BaseModel):
     """The revision that the trainer loaded; the rollout's `tokenizer_revision` must say the same."""
 
 
-class RunOptions(EndpointOptions):
-    """What a trainer may set and a worker obeys as it stands."""
+class RunOptions(RunOptionsFields, EndpointOptions):
+    """Holds what a trainer may set and a worker obeys as it stands."""
 
     tokenizer_revision: str | None = None
+    """Revision of the tokenizer on the hub."""
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the chat template (enable_thinking, date_string …); must be what the trainer passes."""
+    """Arguments of the chat template (`enable_thinking`, `date_string` …); must be what the trainer passes."""
     max_turns: int = Field(default=10, ge=1, le=100)
+    """Model calls at the most."""
     max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
+    """Sampled tokens at the most; the prompt does not count."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """Free; the hints max_assistant_turns, max_user_turns, budget_tokens, termination_strategy are honoured."""
+    """Anything; comes back with the result. The hints `max_assistant_turns`, `max_user_turns`, `budget_tokens` and
+    `termination_strategy` in it are honoured."""
     tools: list[str] | None = None
-    """Names of the tools that the policy may call; null allows all that the workers have, and in an environment those
-    of the environment alone."""
+    """Names of the workers' tools that the policy may call; null means all, and in an environment none: its session
+    brings tools of its own."""
     environment: EnvironmentChoice | None = None
-    """Where the policy acts, if tools without state are not enough."""
-    grader: GraderChoice | None = None
-    """What says what the rollout is worth, once its conversation is complete."""
+    """`{"name", "task", "seed"}`: where the policy acts, if tools without state are not enough."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
     """The agent loop, by its registered name."""
     idempotent: bool = False
-    """The trainer promises that asking the same turn again (same Idempotency-Key) is safe."""
+    """The trainer promises that it is safe to ask a turn again under the same `Idempotency-Key`; it may say so itself
+    by `X-Idempotent-Turns`."""
     restartable: bool = False
     """The trainer accepts a rollout that starts again from turn 1 under the same id."""
     on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
+    """What to do, without that promise, with a turn that was in flight when its worker died: `fail`, or `retry` (the
+    trainer may then sample it twice)."""
     allow_unverified: bool = False
-    """Accept results of a trainer that echoes no prompt ids."""
+    """Accept a trainer that echoes no prompt ids."""
     allow_untrained: bool = False
-    """Accept completed rollouts without a single trained token."""
+    """Accept a completed rollout without a trained token."""
     mask_mode: MaskMode = MaskMode.AUTO
+    """Length of the `response_mask` on the wire: `exact`, `rerender`, or `auto`, which finds out what the trainer
+    counts."""
     on_drift: OnDrift = OnDrift.FORK
+    """What to do if the trainer's prompt is not what was sampled: `fork` into a further sample, or `fail`."""
     on_injection: OnInjection = OnInjection.LABEL
+    """What to do if the trainer made control tokens of typed text: `label` it, or `fail`."""
     on_tool_error: OnToolError = OnToolError.MESSAGE
+    """What to do if a tool raises an error that is no `ToolFailed`: `message`, the policy reads that it failed; or
+    `fail`, the rollout fails as `infra` and is retried."""
     context: ContextLimit | None = None
-    """Truncate or summarise at a token limit; null lets the context grow."""
+    """`{"limit_tokens", "on_limit"}`: `truncate` or `summarise` at a limit; each edit opens a new sample."""
     declared_tokenizer: DeclaredTokenizer | None = None
-    """Refuse to run with another tokenizer, template or transformers than the trainer's."""
+    """The trainer's fingerprints (`tokenizer_sha256`, `template_sha256`, `transformers_version`, `revision`); a worker
+    with other ones refuses the rollout."""
     replay_record: bool = True
-    """Whether the result carries what a replay and a fork need (`protocol/replay.py`)."""
+    """Whether the result carries its journal, which a replay or a fork needs."""
 
 
 class RolloutOptions(RunOptions):
-    """What may be set for all rollouts of a batch or for one. Unknown fields are faults."""
+    """Holds what may be set for all rollouts of a batch or for one. Unknown fields are faults."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     server_url: str | None = None
     """Base URL of the trainer's callback or of an engine; wins over the batch's `trainer`."""
     sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
+    """How turns are sampled: those of protocol v1, and any other key (`top_k`, `seed` …), which reaches the trainer."""
     tokenizer_name: str | None = None
-    """Hub name or a directory on the workers; required here or in `defaults`."""
+    """Hub name, or a directory on the workers; required here or in `defaults`."""
     callback_api_key: Annotated[str, AfterValidator(check_header_value)] | None = Field(
         default=None, max_length=4096, repr=False
     )
-    """Bearer key of the endpoint: of the trainer's callback, or of the engine."""
+    """Bearer key of the callback or of the engine; printable ASCII."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
-    """Seconds from acceptance until the rollout expires, queueing included."""
+    """Seconds from acceptance, queueing included, after which the rollout is `expired`."""
 
     @field_validator("server_url")
     @classmethod

@@ -6,8 +6,6 @@ that number is taken for the step, so that versions can be subtracted from each 
 
 import re
 
-__all__ = ["version_number"]
-
 _NUMBER_AT_END = re.compile(r"[0-9]+$")
 _DIGITS = 18
 """Longer numbers do not fit into int64; such a version is a hash, not a step."""

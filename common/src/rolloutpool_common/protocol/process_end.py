@@ -15,11 +15,9 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["EndCause", "ProcessEnd"]
-
 
 class EndCause(StrEnum):
-    """What ended a process."""
+    """Says what ended a process."""
 
     STOPPED = "stopped"
     """It was told to stop, and did."""
@@ -42,13 +40,7 @@ class ProcessEnd:
 
     @classmethod
     def of(cls, returncode: int, *, told_to_stop: bool = False, oom: bool = False) -> "ProcessEnd":
-        """Reads what the operating system told the parent.
-
-        Args:
-            returncode: As `subprocess` gives it: an exit code, or minus the number of a signal.
-            told_to_stop: Whether the parent had passed a SIGTERM on to it.
-            oom: Whether the kernel has counted a kill for lack of memory (`oom_kill` of the cgroup) since its start.
-        """
+        """Reads what the operating system told the parent."""
         if returncode == -signal.SIGKILL:
             return cls(EndCause.OOM if oom else EndCause.KILLED)
         # A process that has not installed its handler yet ends by the very signal.

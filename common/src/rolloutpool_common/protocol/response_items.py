@@ -10,18 +10,9 @@ from typing import Any
 
 from rolloutpool_common.protocol.messages import text_of
 
-__all__ = ["answer_items", "context_item", "output_items"]
-
 
 def output_items(transcript: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Writes what followed the prompt.
-
-    Args:
-        transcript: Messages in normal form. The first assistant's message ends the prompt.
-
-    Returns:
-        The items, in their order.
-    """
+    """Writes what followed the prompt."""
     items: list[dict[str, Any]] = []
     for number, message in enumerate(transcript):
         if message["role"] == "assistant":
@@ -39,15 +30,7 @@ def context_item(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_items(message: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
-    """Writes a message of the policy.
-
-    Args:
-        message: In normal form.
-        number: Its place in the conversation, which makes its id.
-
-    Returns:
-        At least one item: a turn of nothing at all is a turn too.
-    """
+    """Writes a message of the policy."""
     items: list[dict[str, Any]] = []
     calls = message.get("tool_calls") or ()
     text = text_of(message)

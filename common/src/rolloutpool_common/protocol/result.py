@@ -5,18 +5,20 @@
 delivers the turns whose masks were proved before the failure. Field meanings are the same for every way of delivery.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from rolloutpool_common.composition import RolloutResultFields
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.answer import is_none
 from rolloutpool_common.protocol.attachments import AttachmentsReport
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
-from rolloutpool_common.protocol.grading import GradeReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
 from rolloutpool_common.protocol.runs import StaleEnd, StaleVersions
@@ -40,10 +42,6 @@ __all__ = [
 RESULT_SCHEMA: Literal[1] = 1
 _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 """A sample's fields with a value per token."""
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class Alignment(StrEnum):
@@ -84,39 +82,44 @@ class ToolTime:
 
 
 class TurnSummary(BaseModel):
-    """What happened in one model call."""
+    """Holds what happened in one model call."""
 
     turn: int
+    """From 1."""
     prompt_tokens: int
+    """Length of the prompt that the policy saw."""
     sampled_tokens: int
+    """How many tokens it sampled."""
     mask_sent: int | None
     """Length of the response_mask that was sent; null if the mask was null."""
     finish_reason: str | None
     """The trainer's word for why sampling stopped."""
     drift: str
-    """How the echoed prompt differs from the ledger. `none`: not at all. `edited`: the agent edited the history, and
-    the prompt is what was expected of the edit."""
+    """How the echoed prompt differs from the ledger: a label, `none`, or `edited` (the agent edited the history)."""
     tool_calls: int
+    """How many tools it called."""
     stop: StopToken
+    """Whether the token that ends a turn was `sampled`, `withheld` by the server, or `absent` (cut by length)."""
     policy_version: str | None = None
+    """The trainer's name for the weights that sampled it."""
     start_ms: float | None = None
-    """From the rollout's acceptance to the start of the call, wall milliseconds. Null in results of older versions, as
-    is `llm_ms`."""
+    """From the rollout's acceptance to the start of the call, wall milliseconds."""
     llm_ms: float | None = None
     """Wall time of the call, with all its repetitions."""
     aborts: int = 0
-    """How often an engine stopped in the middle of it, for a weight update. It went on from what it had."""
+    """How often an engine stopped in the middle of it, for a weight update, and went on."""
     resampled: bool = False
-    """Whether a worker died while an engine sampled it. That reply is lost, and this is another one."""
+    """Whether a worker died while an engine sampled it, so that this is another reply."""
     tools: list[ToolTime] = Field(default_factory=list)
-    """The tools that ran after it, in the order of its calls. They run at the same time."""
+    """`name`, `ms`, `ok`, `error` of each tool that ran after it, in the order of the calls. They run at the same
+    time."""
     difference: PromptDifference | None = None
-    """The proof of a drift: where the echoed prompt first differs from the ledger. Null where they are equal or nothing
-    was echoed, and in results of older versions."""
+    """The proof of a drift: `position` of the first id that differs, up to 8 ids `before` it, and up to 24 each of
+    `expected` and `echoed`; or null."""
 
 
 class Spans(BaseModel):
-    """Where the time went, wall milliseconds. `queued` runs from acceptance to the claim that finished it."""
+    """Says where the time went, wall milliseconds. `queued` runs from acceptance to the claim that finished it."""
 
     queued_ms: float = 0.0
     tokenizer_ms: float = 0.0
@@ -126,40 +129,55 @@ class Spans(BaseModel):
     """From that claim to the end."""
 
 
-class RolloutResult(BaseModel):
-    """One finished rollout."""
-
+class _RolloutResult(BaseModel):
     schema_version: Literal[1] = RESULT_SCHEMA
+    """Of this record."""
     uid: str
+    """The pool's own id, `<batch id>-<index>`."""
     rollout_id: str
+    """The caller's name for it."""
     batch_id: str
+    """The pool's id of its batch."""
     index: int
+    """Its place in the batch."""
     group: str | None = None
+    """As submitted, like the next two."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """Those of the batch, and its own."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    """Its own, over those of the defaults."""
     status: RolloutStatus
+    """`completed`, `failed`, `cancelled` or `expired`."""
     finish_reason: FinishReason
+    """What ended the conversation."""
     failure: Failure | None = None
+    """`kind`, `boundary`, `category`, `message`, `retryable`, `http_status`, `turn`, `difference`; null unless it
+    failed."""
     waited_for: Waiting | None = None
-    """What it waited for when it expired or was cancelled; null where it ended otherwise or did not wait."""
+    """What it waited for when it expired or was cancelled, or null."""
     staleness: int | None = None
-    """How many versions its run was ahead of the oldest weights that sampled it, when it ended. Null where one of both
-    is not known as a number, and where it ended before a worker had it."""
+    """How many versions its run was ahead of the oldest weights that sampled it, when it ended; null where that is not
+    known."""
     stale: StaleEnd | None = None
-    """What became of it because that was more than its batch allows; null where it was not."""
-    stale_versions: StaleVersions | None = Field(default=None, exclude_if=_is_none)
+    """What became of it because that was more than its batch allows, or null."""
+    stale_versions: StaleVersions | None = Field(default=None, exclude_if=is_none)
     """The versions of a rollout that was too old; left out of others."""
     messages: list[Message] = Field(default_factory=list)
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)
+    """What is trained on. Several where the trainer's prompt drifted or an agent edited the history."""
     alignment: Alignment | None = None
-    """Null if nothing was sampled."""
+    """`exact`, `forked` or `unverified`; null if nothing was sampled."""
     drift: dict[str, int] = Field(default_factory=dict)
+    """How many turns drifted, by label."""
     warnings: list[str] = Field(default_factory=list)
+    """What to look at although nothing failed."""
     turns: list[TurnSummary] = Field(default_factory=list)
+    """One for each model call."""
     num_llm_calls: int = 0
     """Successful model calls; verl's num_turns."""
     num_tool_calls: int = 0
+    """Calls of tools."""
     prompt_tokens: int = 0
     """Sum over calls of the prompt's length."""
     response_tokens: int = 0
@@ -167,58 +185,75 @@ class RolloutResult(BaseModel):
     max_context_tokens: int = 0
     """Longest prompt + sampled tokens of one call."""
     spans: Spans = Field(default_factory=Spans)
+    """Wall milliseconds: `queued_ms`, `tokenizer_ms`, `llm_ms`, `tools_ms`, `total_ms`."""
     attempt: int = 1
+    """Which claim of it finished it."""
     worker: str | None = None
+    """Who finished it."""
     tokenizer: dict[str, str] = Field(default_factory=dict)
     """Fingerprint of tokenizer, template and transformers that made the ids."""
     environment: EnvironmentReport | None = None
-    """Null where the rollout had no environment, or ended before its session was open."""
+    """`name`, `seed`, `crash`, `steps`, `step_rewards`, `done`, `reward`, `parts`; null where it had none, or ended
+    before its session was open."""
     reward: float | None = None
-    """What the rollout is worth: what its grader says; without a grader, what its environment says. Null where neither
-    said anything, and always where the rollout did not complete."""
+    """What it is worth: what its grader says; without one, its environment. Null where neither said anything, and where
+    it did not complete."""
     reward_parts: dict[str, float] = Field(default_factory=dict)
     """What the reward is made of."""
-    token_rewards: list[list[float]] | None = None
-    """By the grader: a list for each sample, as long as its `response_ids`; null where it gave none."""
-    grade: GradeReport | None = None
-    """Null where the rollout had no grader, or was not graded because its conversation did not complete."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
     forked_from: ForkOrigin | None = None
     """The rollout whose first turns it has; null unless it is a fork."""
-    attachments: AttachmentsReport | None = Field(default=None, exclude_if=_is_none)
-    """What is kept beside it, for `GET /v1/rollouts/{uid}/attachments`; left out where nothing was asked for."""
+    attachments: AttachmentsReport | None = Field(default=None, exclude_if=is_none)
+    """`bytes`, and of each kind in how many turns some is `missing`; left out where nothing was asked for."""
     replay: ReplayRecord | None = None
-    """What a replay and a fork need. Null where `replay_record` is false, where nothing was sampled, and in results of
-    older versions."""
+    """The record that a replay and a fork need, or null."""
+
+
+class RolloutResult(RolloutResultFields, _RolloutResult):
+    """One finished rollout."""
 
 
 def encode_result(result: RolloutResult) -> bytes:
     """Writes a result as JSON, its fields in their order.
 
-    The lists of its samples are nearly all of it. orjson writes them in half of pydantic's time, and in slices, so that
-    an event loop can run between two of them where this runs in a thread.
+    Plain values take orjson half of the time that the model's own dump takes. What only that can write, for example an
+    integer of more than 64 bits in the metadata, it writes.
     """
-    before = result.model_dump_json(include=_BEFORE).encode()
-    after = result.model_dump_json(exclude=_BEFORE | {"samples"}).encode()
-    samples = b",".join(map(_encode_sample, result.samples))
-    return b"".join((before[:-1], b',"samples":[', samples, b"],", after[1:]))
-
-
-def _encode_sample(sample: Sample) -> bytes:
     # A trainer's client reads results and writes none, and need not install it.
     import orjson
 
-    lists = (
-        b'"%b":[%b]' % (name.encode(), b",".join(orjson.dumps(part)[1:-1] for part in sliced(getattr(sample, name))))
+    try:
+        samples = [orjson.Fragment(_encode_sample(sample)) for sample in result.samples]
+        return orjson.dumps({**_plain(result), "samples": samples}, default=_plain, option=orjson.OPT_UTC_Z)
+    except orjson.JSONEncodeError:
+        return result.model_dump_json().encode()
+
+
+def _plain(model: BaseModel) -> dict[str, Any]:
+    """Returns the fields of a model that its dump has."""
+    fields = {**vars(model), **(model.model_extra or {})}
+    for name, is_left_out in _left_out(type(model)):
+        if is_left_out(fields[name]):
+            del fields[name]
+    return fields
+
+
+@cache
+def _left_out(model: type[BaseModel]) -> list[tuple[str, Callable[[Any], bool]]]:
+    """The fields that a dump leaves out, and when."""
+    return [(name, field.exclude_if) for name, field in model.model_fields.items() if field.exclude_if is not None]
+
+
+def _encode_sample(sample: Sample) -> bytes:
+    """Writes a sample, its long lists in slices: where this is in a thread, an event loop can run between two."""
+    import orjson
+
+    lists = {
+        name: orjson.Fragment(b"[%b]" % b",".join(orjson.dumps(part)[1:-1] for part in sliced(getattr(sample, name))))
         for name in _LISTS
-    )
-    rest = sample.model_dump_json(exclude=set(_LISTS)).encode()
-    return b"".join((b"{", b",".join(lists), b",", rest[1:]))
-
-
-_BEFORE = set(takewhile(lambda name: name != "samples", RolloutResult.model_fields))
-"""The fields before the samples."""
+    }
+    return orjson.dumps({**vars(sample), **lists}, default=_plain)
 
 
 class ResultItem(BaseModel):

@@ -6,8 +6,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.waiting import Waiting
 
-__all__ = ["RolloutCancelled", "RolloutView"]
-
 
 class RolloutView(Answer):
     """`GET /v1/rollouts/{id}`: the state of one rollout, and its result once it has ended."""

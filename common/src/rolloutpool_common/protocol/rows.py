@@ -10,8 +10,6 @@ from typing import Any
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["ENDED_FIELDS", "ROW_FIELDS", "RowPage", "SummaryItem", "SummaryPage", "row_values"]
-
 MAX_MESSAGE = 300
 MAX_VERSIONS = 16
 

@@ -12,15 +12,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = [
-    "LONGEST_RUN",
-    "OnStale",
-    "PolicyVersionRequest",
-    "RunState",
-    "StaleEnd",
-    "StaleVersions",
-]
-
 LONGEST_RUN = 128
 """Characters of a run's name."""
 _DIGITS = 15
@@ -28,7 +19,7 @@ _DIGITS = 15
 
 
 class OnStale(StrEnum):
-    """What happens to a rollout that is sampled by weights older than `max_staleness` allows."""
+    """Says what happens to a rollout that is sampled by weights older than `max_staleness` allows."""
 
     DROP = "drop"
     """It ends `cancelled`, with the finish reason `stale`, and nothing of it is delivered."""
@@ -39,7 +30,7 @@ class OnStale(StrEnum):
 
 
 class StaleEnd(StrEnum):
-    """What became of a rollout that was stale at its end."""
+    """Says what became of a rollout that was stale at its end."""
 
     NOT_STARTED = "not_started"
     """It was dropped when a worker took it from the queue again."""
@@ -50,7 +41,7 @@ class StaleEnd(StrEnum):
 
 
 class StaleVersions(BaseModel):
-    """Which weights a rollout had that was too old, and which its batch allowed then."""
+    """Says which weights a rollout had that was too old, and which its batch allowed then."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["RESERVED_CALLBACK_KEYS", "BatchSamplingParams", "SamplingParams"]
-
 RESERVED_CALLBACK_KEYS = frozenset({"model", "messages", "rollout_id", "response_mask", "prompt_token_ids"})
 
 
@@ -17,11 +15,15 @@ class SamplingParams(BaseModel):
     """How the policy samples one turn (protocol v1)."""
 
     temperature: float = Field(default=1.0, ge=0, le=2)
+    """Sent on to the trainer, like the others."""
     top_p: float = Field(default=1.0, ge=0, le=1)
+    """Sent on."""
     max_tokens: int = Field(default=512, ge=1, le=32768)
     """Most tokens to sample in one turn. Trainers may ignore it and use their model's length."""
     stop: list[str] | None = None
+    """Strings that end a turn."""
     logprobs: bool = True
+    """Sent on; the pool needs log-probabilities in any case."""
 
 
 class BatchSamplingParams(SamplingParams):

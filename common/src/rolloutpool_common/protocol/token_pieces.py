@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, Field
 
-__all__ = ["TokenPieces"]
-
 UNKNOWN = "\ufffd".encode()
 
 

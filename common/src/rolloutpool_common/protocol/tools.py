@@ -6,11 +6,9 @@ from pydantic import BaseModel, Field
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = ["ToolDefinition", "ToolFunction", "ToolsResponse"]
-
 
 class ToolFunction(BaseModel):
-    """What the policy is told about a tool."""
+    """Holds what the policy is told about a tool."""
 
     name: str = Field(min_length=1, max_length=256)
     description: str = ""

@@ -12,8 +12,6 @@ Example: `traceparent("b1-0", span_id_of("b1-0", "turn", 1, 1))` → `00-<32 hex
 
 import hashlib
 
-__all__ = ["HEADER_TRACEPARENT", "span_id_of", "trace_id_of", "traceparent"]
-
 HEADER_TRACEPARENT = "traceparent"
 
 
@@ -23,12 +21,7 @@ def trace_id_of(uid: str) -> str:
 
 
 def span_id_of(uid: str, *about: str | int) -> str:
-    """Returns the id of a span in the rollout's trace: 16 hex digits, never all 0.
-
-    Args:
-        uid: The rollout.
-        about: What the span is about: kind, attempt, turn, call. Nothing stands for the rollout itself.
-    """
+    """Returns the id of a span in the rollout's trace: 16 hex digits, never all 0."""
     return _digest("\n".join([uid, "span", *map(str, about)]), 8)
 
 

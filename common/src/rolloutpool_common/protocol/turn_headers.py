@@ -26,60 +26,35 @@ from urllib.parse import quote, unquote
 
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
-__all__ = [
-    "HEADER_ATTEMPT",
-    "HEADER_DIGEST",
-    "HEADER_ECHO_DIGEST",
-    "HEADER_ECHO_PREFIX",
-    "HEADER_EDITED",
-    "HEADER_FINGERPRINT",
-    "HEADER_FORKED_FROM",
-    "HEADER_IDEMPOTENCY",
-    "HEADER_IDEMPOTENT",
-    "HEADER_KEEPS_IDS",
-    "HEADER_POLICY_VERSION",
-    "HEADER_TURN_KEY",
-    "Echo",
-    "TurnHeaders",
-    "TurnKey",
-    "branch_name",
-    "describe_fingerprint",
-    "differing_files",
-    "names_another_turn",
-    "write_fingerprint",
-]
-
 HEADER_IDEMPOTENCY = "Idempotency-Key"
-"""`<rollout uid>/<turn>`: the same key is the same turn, whichever worker asks. After a 422 the turn is asked again
-with another mask, which is another request: its key ends with `/2`, and the one after that with `/3`."""
+"""On the request: `<uid>/<turn>`, the same for the same turn whichever worker asks; with another mask after a 422
+`<uid>/<turn>/2`, then `/3`."""
 HEADER_ATTEMPT = "X-Rollout-Attempt"
-"""Which attempt asks, from 1; a trainer refuses a lower one than it has seen."""
+"""On the request: which attempt asks, from 1; a trainer refuses a lower one than it has seen."""
 HEADER_DIGEST = "X-Request-Digest"
-"""blake2b-128 (hex) of the request body without `restore_session`. The same key with another digest is another request,
-hence 409."""
+"""On the request: blake2b-128 (hex) of the body without `restore_session`; the same key with another digest is a
+409."""
 HEADER_ECHO_PREFIX = "X-Echo-Prefix-Length"
 """On the request: how many first ids of the prompt the pool knows. On the reply: how many the trainer left out."""
 HEADER_ECHO_DIGEST = "X-Echo-Prefix-Digest"
-"""blake2b-128 (hex) of these ids as little-endian uint32. The trainer compares it with the digest of *its own* ids, and
-leaves them out only if the two are equal."""
+"""On the request: blake2b-128 (hex) of these ids as little-endian uint32, to compare with that of the trainer's own."""
 HEADER_EDITED = "X-History-Edited"
-"""`1`: the agent edited the history. The trainer renders it whole, and the mask has a zero for each id."""
+"""On the request: `1`, the agent edited the history. The trainer renders it whole; the mask has a zero for each id."""
 HEADER_FORKED_FROM = "X-Forked-From"
-"""`<uid of the parent>/<turn>`: this request begins a fork at that turn. The turns before it are not asked of this
-trainer; the body has the prompt in `prompt_token_ids`."""
+"""On the request: `<uid of the parent>/<turn>`, where a fork begins. The mask is null, and the body ends with the
+prompt to sample after, `prompt_token_ids`."""
 HEADER_POLICY_VERSION = "X-Policy-Version"
 """On the reply: which version of the policy sampled this turn."""
 HEADER_KEEPS_IDS = "X-Keeps-Token-Ids"
 """On the reply: `true` from a trainer that keeps sampled ids, `false` from one that renders the history again."""
 HEADER_IDEMPOTENT = "X-Idempotent-Turns"
-"""On the reply, and on that to `GET /health`: `true` from a trainer that answers a repeated `Idempotency-Key` with the
-reply of then, and lets a request for a turn that is being sampled wait for it."""
+"""On the reply, and on that to `GET /health`: `true` if a repeated `Idempotency-Key` gets the same reply again, and
+waits for one that is being sampled."""
 HEADER_TURN_KEY = "X-Turn-Key"
-"""On the reply, also on an error and on that to `GET /health`: the request's `Idempotency-Key`, as it came. HTTP/1.1
-itself tells by nothing but order which request a reply belongs to."""
+"""On every reply, errors and that to `GET /health` included: the request's `Idempotency-Key`, as it came."""
 HEADER_FINGERPRINT = "X-Tokenizer-Fingerprint"
-"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`, and perhaps `/<name>`:
-what the trainer calls its tokenizer, percent-encoded."""
+"""On the reply: `<sha256 of tokenizer.json>/<sha256 of the template>/<transformers version>`, and perhaps `/<name>` of
+the tokenizer, percent-encoded."""
 _LONGEST_NAME = 100
 """Characters of a tokenizer's name."""
 _SHOWN = 12
@@ -99,11 +74,7 @@ class TurnKey:
 
     @classmethod
     def parse(cls, value: str) -> "TurnKey":
-        """Read the header.
-
-        Raises:
-            ValueError: It is not of this form.
-        """
+        """Read the header."""
         uid, *numbers = value.split("/")
         valid = len(numbers) in (1, 2) and all(map(_is_number, numbers))
         if not uid or not valid or int(numbers[0]) < 1 or int(numbers[-1]) < len(numbers):
@@ -134,7 +105,7 @@ class Echo:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnHeaders:
-    """What a worker says about one request; all of it is None for a caller that speaks protocol v1 alone."""
+    """Holds what a worker says about one request; all of it is None for a caller that speaks protocol v1 alone."""
 
     key: TurnKey | None
     attempt: int | None
@@ -146,14 +117,7 @@ class TurnHeaders:
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> "TurnHeaders":
-        """Read a request's headers.
-
-        Args:
-            headers: Of the request; the mapping finds names in any case.
-
-        Raises:
-            ValueError: One of them can't be read; the message names it.
-        """
+        """Read a request's headers."""
         key = headers.get(HEADER_IDEMPOTENCY)
         attempt = headers.get(HEADER_ATTEMPT)
         if attempt is not None and (not _is_number(attempt) or int(attempt) < 1):
@@ -176,12 +140,7 @@ class TurnHeaders:
 
 
 def names_another_turn(said: Sequence[str], key: str | None) -> bool:
-    """Tell whether a reply belongs to another request.
-
-    Args:
-        said: Each `X-Turn-Key` of the reply; none from a trainer that does not send it.
-        key: The request's `Idempotency-Key`; None where it had none.
-    """
+    """Tell whether a reply belongs to another request."""
     return any(name != key for name in said)
 
 

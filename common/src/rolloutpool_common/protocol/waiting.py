@@ -1,4 +1,4 @@
-"""What rollouts wait for: the record that batches and rollouts show now, and a result carries at its end."""
+"""Holds what rollouts wait for: the record that batches and rollouts show now, and a result carries at its end."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -7,29 +7,29 @@ from pydantic import ConfigDict, Field
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = ["Waiting", "WaitsFor"]
-
 
 class WaitsFor(StrEnum):
     """Who has to do something before a rollout goes on."""
 
     TRAINER = "trainer"
-    """The trainer answered with an error, or not at all, and the same turn is asked again; or it has not answered for
-    long (`tries` is 0), and the call goes on."""
+    """The trainer answered with an error, or not at all, and the turn is asked again; or a call takes long and goes on
+    (`tries` is 0)."""
     TRAINER_PORT = "trainer_port"
     """Nobody can connect to the trainer's port; the rollout is in the queue until it is tried again."""
     WORKER = "worker"
-    """No worker takes rollouts: there is none, or all of them shut down. Or the one that took it lacks a tool of it."""
+    """No live worker takes rollouts, or none has what the rollout names."""
     ENVIRONMENT = "environment"
-    """Its environment has no room for another session; the rollout is in the queue until it is tried again."""
+    """Its environment has no room for another session."""
     TOKENIZER = "tokenizer"
-    """Workers are loading the tokenizer; rollouts that need it are queued until then."""
+    """Workers are loading its tokenizer."""
     PAUSED = "paused"
-    """Its run is paused, and nobody has resumed it: a model call that is in flight goes on, and no other is sent."""
+    """Its run is paused."""
     SLOT = "slot"
-    """Each worker runs as many rollouts as it has slots."""
+    """All slots of the workers that can run it are taken."""
+    HARNESS = "harness"
+    """The program that leads it has made no call for a while."""
     GRADER = "grader"
-    """Its conversation is complete; its grader has not ended, is asked again later, or needs the rest of its group."""
+    """Its conversation is complete; its grader has not ended, or needs the rest of its group."""
 
 
 class Waiting(Answer):

@@ -5,15 +5,14 @@ from enum import StrEnum
 
 from pydantic import ConfigDict, Field
 
+from rolloutpool_common.composition import WorkerFields
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.tools import ToolDefinition
 
-__all__ = ["Queue", "UnreadableWorker", "Worker", "WorkerRole", "WorkerState", "WorkersResponse"]
-
 
 class WorkerRole(StrEnum):
-    """Which rollouts a worker process takes."""
+    """Says which rollouts a worker process takes."""
 
     SHARED = "shared"
     """Any rollout but suspects, as many at once as it has slots; Celery messages bring them."""
@@ -22,7 +21,7 @@ class WorkerRole(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """What is known of a worker process."""
+    """Says what is known of a worker process."""
 
     ALIVE = "alive"
     """It sent a heartbeat in the last five seconds."""
@@ -32,7 +31,7 @@ class WorkerState(StrEnum):
     """It sends none, and its process is not seen. The reconciler is about to declare it dead."""
 
 
-class Worker(Answer):
+class Worker(WorkerFields, Answer):
     """One worker process."""
 
     model_config = ConfigDict(frozen=True)
@@ -60,8 +59,8 @@ class Worker(Answer):
     termination_strategies: list[str]
     environments: list[str] = Field(default_factory=list)
     """Names of its environments."""
-    graders: list[str] = Field(default_factory=list)
-    """Names of its graders."""
+    reads: int = 2
+    """The newest schema of the data in Redis that it reads; workers of release 0.2 and before do not say."""
     tokenizers: dict[str, dict[str, str]]
     """Tokenizers that it has loaded: name to fingerprint."""
     own_tokenizers: list[str] | None = None

@@ -21,23 +21,8 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.security.certificates import find_distrust
 
-__all__ = [
-    "KEY_PREFIX",
-    "PREFLIGHT_NAME",
-    "REGRADE_NAME",
-    "TASK_NAME",
-    "BrokerUntrusted",
-    "broker_tls",
-    "broker_url",
-    "check_broker",
-    "make_celery",
-    "offer_queue",
-    "queue_name",
-]
-
 TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
-REGRADE_NAME = "rolloutpool.regrade"
 KEY_PREFIX = "rollouts:"
 """All of Celery's keys in Redis begin with it, so that an ACL can tell them from ours."""
 
@@ -87,11 +72,7 @@ def broker_tls(redis_url: str) -> dict[str, Any] | None:
 
 
 def check_broker(redis_url: str) -> None:
-    """Connects once over TLS. A broker that does not answer, or needs no TLS, is no fault: it is asked again later.
-
-    Raises:
-        BrokerUntrusted: Its certificate is not trusted. Celery itself would try again for ever.
-    """
+    """Connects once over TLS. A broker that does not answer, or needs no TLS, is no fault: it is asked again later."""
     if broker_tls(redis_url) is None:
         return
     with contextlib.closing(make_celery(redis_url)) as app, app.connection_for_write() as connection:
@@ -104,13 +85,7 @@ def check_broker(redis_url: str) -> None:
 
 
 def make_celery(redis_url: str, offer: str = "") -> Celery:
-    """Makes a Celery app with the pool's settings. It does not connect yet.
-
-    Args:
-        redis_url: Of the broker.
-        offer: The digest of what a worker offers: it reads the queues of this offer too. Empty where it offers nothing
-            beyond what every build has.
-    """
+    """Makes a Celery app with the pool's settings. It does not connect yet."""
     app = Celery("rolloutpool", broker=broker_url(redis_url), set_as_current=False)
     app.conf.update(_settings(), broker_use_ssl=broker_tls(redis_url) or False)
     if offer:
@@ -142,6 +117,8 @@ def _settings() -> dict[str, Any]:
             "health_check_interval": 25,
             "max_connections": 64,
             "global_keyprefix": KEY_PREFIX,
+            # Tickets have no priority within their queue; kombu would wait for four lists per queue instead of one.
+            "priority_steps": [0],
             # retry_on_timeout must stay unset: it turns kombu's pipelined publishing off.
         },
         "broker_connection_retry_on_startup": True,

@@ -1,4 +1,4 @@
-"""What publishing uses of kombu beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what publishing uses of kombu beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `Producer.supports_batch_publish` and `Producer.batch`: several messages in one pipeline. celery-types lacks both.
 - `connection.default_channel.client`: the Redis client of kombu's Redis transport; `queue_purge`, which kombu documents
@@ -23,8 +23,6 @@ from kombu.transport.redis import Channel, Transport
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.queue.celery_app import KEY_PREFIX
-
-__all__ = ["LeanTransport", "batched", "oldest_headers", "purge"]
 
 _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """The pool for each set of parameters that channels have."""
@@ -61,11 +59,7 @@ class LeanTransport(Transport):
 
 
 def batched(producer: Any, size: int) -> AbstractContextManager[object]:
-    """Returns a context in which the producer's messages are sent together, at most `size` at a time.
-
-    Raises:
-        RolloutPoolError: an option of the broker turned pipelined publishing off.
-    """
+    """Returns a context in which the producer's messages are sent together, at most `size` at a time."""
     if not producer.supports_batch_publish:
         raise RolloutPoolError("kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options")
     batch: AbstractContextManager[object] = producer.batch(size)
@@ -73,15 +67,7 @@ def batched(producer: Any, size: int) -> AbstractContextManager[object]:
 
 
 def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:
-    """Reads the headers of the oldest message of a queue without taking it.
-
-    Args:
-        connection: Of kombu, to the broker's Redis.
-        queue: The queue's name, without the global key prefix.
-
-    Returns:
-        The headers, or None where the queue is empty.
-    """
+    """Reads the headers of the oldest message of a queue without taking it."""
     raw = connection.default_channel.client.lindex(KEY_PREFIX + queue, -1)
     if raw is None:
         return None
@@ -90,10 +76,5 @@ def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:
 
 
 def purge(connection: Any, queue: str) -> None:
-    """Removes all messages of a queue.
-
-    Args:
-        connection: Of kombu, to the broker's Redis.
-        queue: The queue's name, without the global key prefix.
-    """
+    """Removes all messages of a queue."""
     connection.default_channel.queue_purge(queue)

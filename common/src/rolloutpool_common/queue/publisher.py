@@ -33,7 +33,6 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.celery_app import (
     PREFLIGHT_NAME,
-    REGRADE_NAME,
     TASK_NAME,
     make_celery,
     offer_queue,
@@ -42,8 +41,6 @@ from rolloutpool_common.queue.celery_app import (
 from rolloutpool_common.queue.kombu_compat import batched, oldest_headers, purge
 from rolloutpool_common.store import Store, StoreUnavailable, Ticket
 from rolloutpool_common.store.keys import uid_of
-
-__all__ = ["Publisher", "most_per_message"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +64,7 @@ SLACK_MS = 5000
 
 
 def most_per_message(slots: int, per_message: int) -> int:
-    """Computes how many rollouts one message may bring.
-
-    Args:
-        slots: of the smallest worker.
-        per_message: the limit of the settings.
-    """
+    """Computes how many rollouts one message may bring."""
     return max(1, min(per_message, slots // PART_OF_SLOTS))
 
 
@@ -80,13 +72,7 @@ class Publisher:
     """Moves tickets from the outboxes into the broker. Many processes may do this at once."""
 
     def __init__(self, store: Store, redis_url: str, *, per_message: int = 1) -> None:
-        """Prepares without connecting.
-
-        Args:
-            store: has the outboxes.
-            redis_url: of the broker.
-            per_message: rollouts per message at most; fewer where few wait or workers have few slots.
-        """
+        """Prepares without connecting."""
         self._store = store
         self._celery = make_celery(redis_url)
         self._allowed = per_message
@@ -99,14 +85,7 @@ class Publisher:
         self._wire = threading.Lock()
 
     async def pump(self) -> int:
-        """Publishes what the broker's window has room for.
-
-        Returns:
-            How many rollouts were published.
-
-        Raises:
-            StoreUnavailable: Redis or the broker does not answer; `recover` finds what was reserved.
-        """
+        """Publishes what the broker's window has room for."""
         published = 0
         async with self._running:
             if self._is_busy():
@@ -145,14 +124,7 @@ class Publisher:
         return self._most if more_waiting else min(self._most, self._share())
 
     async def recover(self) -> int:
-        """Puts tickets back into the outbox that were lost on their way into the broker.
-
-        Returns:
-            How many.
-
-        Raises:
-            StoreUnavailable: Redis or the broker does not answer.
-        """
+        """Puts tickets back into the outbox that were lost on their way into the broker."""
         moved = 0
         # What was never published, or is claimed, can't be lost.
         if not await self._store.outbox.any_published():
@@ -168,36 +140,23 @@ class Publisher:
         return moved
 
     async def follow_offers(self) -> None:
-        """Notes what the live workers offer, and empties the queues of offers that nobody has any more.
-
-        Raises:
-            StoreUnavailable: Redis or the broker does not answer; the next call does the rest.
-        """
+        """Notes what the live workers offer, and empties the queues of offers that nobody has any more."""
         for priority, offer in (await self._store.offers.look()).gone:
             await asyncio.to_thread(self._purge, queue_name(priority, offer))
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
-        """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`.
-
-        Args:
-            request_id: Under which the answer is left.
-            urls: Of the endpoints.
-
-        Raises:
-            StoreUnavailable: Redis or the broker does not answer.
-        """
+        """Asks for a worker to try callback endpoints. The worker leaves its answer with `store.preflights`."""
         about = f"preflight={request_id} endpoints={len(urls)}"
         await self._ask(PREFLIGHT_NAME, (request_id, list(urls)), about, queue_name(Priority.HIGH))
 
-    async def ask_regrade(self, regrade_id: str, grader: str) -> None:
-        """Asks for a worker that has this grader to do a regrade, which is in the store; raises `StoreUnavailable`.
+    async def ask_worker(self, task: str, subject: str, needs: Sequence[str]) -> None:
+        """Asks for a worker that has all of this to do what is in the store under an id; raises `StoreUnavailable`.
 
-        While no worker has it, nobody is asked: whoever asks how far the regrade is asks again.
+        While no worker has it, nobody is asked: whoever asks how far it is asks again.
         """
-        offer = await self._store.offers.queue_for([f"grader:{grader}"])
+        offer = await self._store.offers.queue_for(needs)
         if offer is not None:
-            queue = _queue(Priority.DEFAULT, offer)
-            await self._ask(REGRADE_NAME, (regrade_id,), f"regrade={regrade_id}", queue)
+            await self._ask(task, (subject,), f"{task.rpartition('.')[2]}={subject}", _queue(Priority.DEFAULT, offer))
 
     async def _ask(self, task: str, args: tuple[Any, ...], about: str, queue: Any) -> None:
         now = await self._store.outbox.now_ms()

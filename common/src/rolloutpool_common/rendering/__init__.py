@@ -1,11 +1,10 @@
 """Messages to ids, and ids to text. Only this room touches a tokenizer, so worker and trainer render alike.
 
 - `tokenizer` is a tokenizer with its chat template; `loading` loads one, `cache` keeps some, `errors` says why not.
-- `template` renders text; `control_tokens` marks what must not become a control token, and `marked_render` proves that
-  the marks changed nothing; `codec` and `vocabulary` encode.
+- `template` renders text; `control_tokens` marks what must not become a control token, and proves that the marks
+  changed nothing; `codec` and `vocabulary` encode.
 - `delta` is the rule for what a template writes behind a turn: a `sentinel` in its place, cut at the `turn_end`.
-  `forms` are those in which templates take messages. `short_cuts` makes most deltas for less, where `proof` reads in
-  the template that they are the same.
+  `short_cuts` makes most deltas for less, where `proof` reads in the template that they are the same.
 - `rerender` counts what a trainer gets that renders the whole history again; `drift` names how that differs.
 - `parsing` makes messages of sampled text.
 - `checks` finds out what a tokenizer's template does.

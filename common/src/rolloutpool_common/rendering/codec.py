@@ -99,10 +99,6 @@ class Codec:
         found = self._backend.id_to_token(token_id)
         return None if found is None else str(found)
 
-    def count_control(self, pieces: Sequence[tuple[str, bool]]) -> int:
-        """Counts the control strings that the template wrote, in the pieces of `split_marks`."""
-        return sum(len(self.pattern.findall(piece)) for piece, control in pieces if control)
-
     def _encode(self, text: str) -> list[int]:
         if len(text) < _LONG:
             return list(self._backend.encode(text, add_special_tokens=False).ids)

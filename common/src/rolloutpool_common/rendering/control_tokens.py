@@ -6,8 +6,11 @@ A user who types `<|im_end|>` must not end the turn, and a tool's output must no
    nonce is letters and digits, because these pass through every filter of a template (trim, tojson, repr) unchanged. It
    is new in each process, so that nobody can type it.
 2. **Render.** The template writes its own control strings around the marked content.
-3. **Prove** (`marked_render`). Without its marks, the text must be what the template writes of unmarked messages. One
-   that cuts or measures content (`content[:100]`) writes something else, because the marks make content longer.
+3. **Prove** (`ControlTokenEscaper.render`). Most templates write content as it is, and then marks do no harm. One that
+   cuts content (`content[:100]`), measures it, compares it or changes its letters sees a longer text than was typed. So
+   where anything is marked, the messages are rendered once more as they are, at the same time of the clock. The first
+   text without its marks must be the second. If it is not, its ids cannot be exact, and it is refused. With
+   `content[:20]`, `<|im_end|> is a token` is cut to `<|im_end|> is a toke`, but with marks inside a mark.
 4. **Split** (`split_marks`). The rendered text is cut at the nonces. Control strings between them are spelled by the
    codec, all others become control ids.
 
@@ -17,10 +20,11 @@ written. With `edges=True` such fragments are marked as well.
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rolloutpool_common.rendering.errors import ContentUnsafe, RenderFailed, TypedTextChanged
+from rolloutpool_common.rendering.render_clock import one_time
 
 NONCE = "q" + secrets.token_hex(12)
 """Part of every mark, sentinel and marker of this process; text that contains it is refused."""
@@ -47,6 +51,10 @@ _NAMES = frozenset(
 )
 """Keys by which templates find the parts of messages and tools. `text` is a fragment of `<|endoftext|>`, and `name` of
 `<|name|>`; a template does not find a marked key."""
+_SHOWN = 3
+"""Typed control strings that a refusal names."""
+
+_Given = TypeVar("_Given")
 
 
 class ControlTokenEscaper:
@@ -64,6 +72,35 @@ class ControlTokenEscaper:
         # Separated, so that a text that is found in it lies within one control string.
         self._joined = "\0".join(strings)
         self._longest = max(map(len, strings), default=0)
+
+    def render(self, mark: Callable[[bool], _Given], write: Callable[[_Given], str], contents: Sequence[Any]) -> str:
+        """Renders typed text with its marks, so that its control strings can be told from the template's own.
+
+        `mark` copies what is rendered with its control strings marked, and, if told, with fragments at the edges of
+        content too; `write` renders such a copy; `contents` may add up to control strings with the text around them.
+        """
+        with one_time():
+            given = mark(False)
+            rendered = _written(given, write)
+            typed = _typed(given)
+            plain = write(without_marks(given)) if typed else rendered
+            if typed and without_marks(rendered) != plain:
+                raise _changed(typed)
+            # Marked edges are tokenised apart, which may give other ids. So they are marked only where it matters:
+            # where a fragment and the template's text add up to a control string, the two renders hold different
+            # numbers of them.
+            if self.has_edges(contents):
+                edged = mark(True)
+                safe = _written(edged, write)
+                if self._count(rendered) != self._count(safe):
+                    if without_marks(safe) != plain:
+                        raise _changed(_typed(edged))
+                    return safe
+            return rendered
+
+    def _count(self, rendered: str) -> int:
+        """Counts the control strings that the template wrote."""
+        return sum(len(self.pattern.findall(piece)) for piece, control in split_marks(rendered) if control)
 
     def messages(self, messages: Sequence[Mapping[str, Any]], *, edges: bool = False) -> list[dict[str, Any]]:
         """Copies the messages with their control strings marked, everywhere but in roles."""
@@ -157,6 +194,34 @@ def without_marks(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_marks(item) for item in value]
     return value
+
+
+def _written(given: _Given, write: Callable[[_Given], str]) -> str:
+    try:
+        return write(given)
+    except RenderFailed:
+        typed = _typed(given)
+        if not typed:
+            raise
+        # What the template says of the messages as they are is the better reason, if it refuses these too.
+        write(without_marks(given))
+        raise _changed(typed) from None
+
+
+def _typed(given: Any) -> list[str]:
+    """The control strings that are marked."""
+    try:
+        return marked_strings(given)
+    except RecursionError:
+        raise RenderFailed("a message or a tool is nested too deeply to be rendered") from None
+
+
+def _changed(typed: Sequence[str]) -> TypedTextChanged:
+    shown = ", ".join(f"`{text}`" for text in typed[:_SHOWN])
+    return TypedTextChanged(
+        f"The template cuts, measures or changes text in which control strings were typed ({shown}), so its ids cannot "
+        "be exact. Take these out of the messages, or use a template that writes their texts as they are."
+    )
 
 
 def _mark(text: str) -> str:

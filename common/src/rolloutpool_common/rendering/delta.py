@@ -5,7 +5,7 @@
    messages and the header after which the policy speaks.
 2. **Marks.** Each new message says a numbered mark instead of its words. Each mark must stand behind the sentinel, once
    and in order. Otherwise the template hoists, moves, merges or drops the message, and it is refused.
-3. **Text.** The real new messages, their typed control strings marked (`marked_render`), behind the sentinel turn.
+3. **Text.** The real new messages, their typed control strings marked (`control_tokens`), behind the sentinel turn.
 4. **Cut.** What the policy sampled of its turn's end itself is cut off (`turn_end`). The rest is the **delta**, and
    only that is tokenised, once.
 5. **Referee.** The conversation as it is, without any sentinel, must end with the delta's text. If it does not, the
@@ -40,9 +40,8 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
     TypedTextChanged,
 )
-from rolloutpool_common.rendering.forms import Asked, Continuation, forms
-from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import NewMessage, TurnShape
+from rolloutpool_common.rendering.sentinel import Asked, Continuation, forms
 from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length
 
@@ -54,7 +53,7 @@ _SYSTEMS = ("system", "developer")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What lies between the last sampled id and the next generation point."""
+    """Holds what lies between the last sampled id and the next generation point."""
 
     close_ids: tuple[int, ...]
     """What ends the policy's turn, as far as the policy did not sample it."""
@@ -66,7 +65,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the template writes behind the turn although the policy has seen it before."""
+    """Holds what the template writes behind the turn although the policy has seen it before."""
 
     moves_system: bool = False
     moves_tools: bool = False
@@ -89,7 +88,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the policy's turn is over, in the text behind the sentinel."""
+    """Says where the policy's turn is over, in the text behind the sentinel."""
 
     close_ids: tuple[int, ...]
     """What ends the turn, as far as the policy did not sample it."""
@@ -101,7 +100,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What stands behind the sentinel."""
+    """Holds what stands behind the sentinel."""
 
     text: str
     """All of it, with the marks of typed control strings."""
@@ -156,7 +155,7 @@ class DeltaRule:
         return Delta(cut.close_ids, self.glue_ids(found.text, cut))
 
     def cut(self, text: str, start: str, end: str | None, sampled: Sampled, *, calls: bool) -> Cut:
-        """Where `finish` would cut a text that was put together in another way, and is held against nothing."""
+        """Returns where `finish` would cut a text that was put together in another way, and is held against nothing."""
         taken, over = self._end.taken(text, start, end, sampled, calls=calls)
         return self._cut(text, taken, over, sampled)
 
@@ -222,7 +221,7 @@ class DeltaRule:
         return replace(asked, past=past, tools=escaper.value(list(asked.tools)) if asked.tools else None)
 
     def _text(self, asked: Asked) -> tuple[str, str]:
-        """What stands before the sentinel, and what behind it, with the marks of typed control strings."""
+        """Returns what stands before the sentinel, and what behind it, with the marks of typed control strings."""
         before = ""
 
         def mark(edges: bool) -> list[list[Message]]:
@@ -237,7 +236,7 @@ class DeltaRule:
             return behind
 
         try:
-            text = render_marked(self._codec, mark, write, [message["content"] for message in asked.new])
+            text = self._codec.escaper.render(mark, write, [message["content"] for message in asked.new])
         except TypedTextChanged as changed:
             past, _, new, tools = mark(True)
             if marked_strings([past, [_without_call(message) for message in new], tools]):
@@ -249,7 +248,7 @@ class DeltaRule:
         return without_marks(before), text
 
     def _split(self, asked: Asked, *, generation_prompt: bool = True) -> tuple[str, str]:
-        """What the template writes before the sentinel, and after it."""
+        """Returns what the template writes before the sentinel, and after it."""
         whole = self._render(asked, asked.said, generation_prompt=generation_prompt)
         after = sentinel.after_sentinel(whole)
         if after is None:

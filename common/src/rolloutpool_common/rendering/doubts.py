@@ -50,7 +50,7 @@ class Use(NamedTuple):
 
 
 class Doubts:
-    """What is doubted, as one process knows it. Thread-safe."""
+    """Holds what is doubted, as one process knows it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()

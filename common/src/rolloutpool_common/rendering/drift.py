@@ -16,7 +16,7 @@ from typing import Any
 from rolloutpool_common.errors import TokenizerMismatch
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.rendering.errors import TemplateRefused, TypedTextChanged
-from rolloutpool_common.rendering.template import Message, normalise
+from rolloutpool_common.rendering.template import Message, Tools, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
@@ -35,14 +35,7 @@ _CALL_ENDS = ("</tool_call>", "</function>", "<\uff5ctool▁calls▁end\uff5c>")
 
 
 def classify(ledger: TokenLedger, echo_ids: Sequence[int], tokenizer: ChatTokenizer, *, prefix: int = 0) -> DriftLabel:
-    """Finds the label of an echoed prompt.
-
-    Args:
-        ledger: What the pool expects.
-        echo_ids: The trainer's prompt without its first `prefix` ids.
-        tokenizer: Decodes both.
-        prefix: How many first ids the trainer proved to be the ledger's.
-    """
+    """Finds the label of an echoed prompt."""
     verdict = ledger.compare(echo_ids, prefix=prefix)
     position = verdict.first_difference
     if position is None:
@@ -67,23 +60,13 @@ def verify_prompt_contains(
     echo_ids: Sequence[int],
     messages: Sequence[Message],
     *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Tools | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> None:
     """Checks that the first echoed prompt, decoded, holds what the system and user messages say.
 
     White space, Unicode normalisation and JSON escapes are not compared. A message that this tokenizer's own template
     does not print is not looked for.
-
-    Args:
-        tokenizer: The worker's.
-        echo_ids: [P]; the trainer's first prompt.
-        messages: From which it was rendered.
-        tools: What it may show.
-        template_kwargs: Further variables of the template.
-
-    Raises:
-        TokenizerMismatch: Messages are missing, so the trainer must use another tokenizer or other messages.
     """
     seen = comparable(tokenizer.decode(echo_ids))
     missing = [i for i, m in enumerate(messages) if m.get("role") in ("system", "user") and not _says(seen, m)]

@@ -48,7 +48,7 @@ class TemplateRefused(RolloutPoolError):
 
     @property
     def reason(self) -> str:
-        """What the template did, and what would help."""
+        """Returns what the template did, and what would help."""
         return self.message
 
 

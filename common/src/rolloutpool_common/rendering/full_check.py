@@ -21,7 +21,7 @@ from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.template import Message, normalise
+from rolloutpool_common.rendering.template import Message, Tools, normalise
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 _LOOKED_AT = 64
@@ -43,7 +43,7 @@ class EndedTurn:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFault:
-    """Where a delta is not what a full render has. It holds no text of the conversation."""
+    """Says where a delta is not what a full render has. It holds no text of the conversation."""
 
     what: str
     behind: int
@@ -65,7 +65,7 @@ def check_delta(
     delta: Delta,
     *,
     sampled: Sequence[int],
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Tools | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> DeltaFault | None:
     """Renders a whole conversation, and compares the delta of its last messages with that.
@@ -148,7 +148,7 @@ def _pieces(codec: Codec, ids: Sequence[int]) -> list[_Piece]:
 
 
 def _without_end(whole: list[_Piece], end: list[_Piece]) -> list[_Piece] | None:
-    """What is left of the pieces in front of the end; None if they do not end so."""
+    """Returns what is left of the pieces in front of the end; None if they do not end so."""
     if not end or len(whole) < len(end) or whole[len(whole) - len(end) + 1 :] != end[1:]:
         return None
     (text, control), (theirs, theirs_control) = end[0], whole[-len(end)]

@@ -1,4 +1,4 @@
-"""What new messages add to the prompt of a trainer that renders history again, counted without the history.
+"""Says what new messages add to the prompt of a trainer that renders history again, counted without the history.
 
 Rendering all of it at each turn costs more with every turn: 440 ms of a rollout of 64 turns. Most templates append, so
 the difference of two short prompts is enough:
@@ -7,7 +7,7 @@ the difference of two short prompts is enough:
 
 Both end with the header after which the policy speaks, so the headers cancel out. For example, a turn of 3 ids and a
 result of 9 add 12, after 2 rounds or after 60. For most templates nothing is rendered for that: what they write behind
-such a question is proved to be constants and the messages' own words (`proof`, `joint`).
+such a question is proved to be constants and the messages' own words (`proof`).
 
 That the new messages add the same behind any history is a claim about the template, so it is checked against whole
 renders (`IncrementTrust`):
@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from cachetools import LRUCache
 
 from rolloutpool_common.protocol.messages import text_of
-from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import NewMessage, Proof, TurnShape
+from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.rendering.template import Message
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class IncrementShape:
 
 
 class Increment(NamedTuple):
-    """What new messages are to their template."""
+    """Holds what new messages are to their template."""
 
     shape: IncrementShape
     text: str | None
@@ -118,7 +118,7 @@ class IncrementTrust:
 
     @property
     def behind_question(self) -> str | None:
-        """What stands behind the question where nothing is new; None where that isn't proved."""
+        """Returns what stands behind the question where nothing is new; None where that isn't proved."""
         found = self._proved.get(()) or self._learn(())
         joined = None if found.joint is None else found.joint.join(())
         return None if joined is None else joined[0]
@@ -192,7 +192,7 @@ def _form(new: Sequence[Message]) -> tuple[tuple[NewMessage, ...] | None, list[d
 
 
 def _told_apart(new: Sequence[Message], words: Sequence[str]) -> Hashable:
-    """What a template can tell about new messages beside their text."""
+    """Returns what a template can tell about new messages beside their text."""
     return tuple(
         (
             message["role"],

@@ -57,20 +57,7 @@ def load_tokenizer(
     render_seconds: float = SECONDS,
     doubts: Doubts | None = None,
 ) -> ChatTokenizer:
-    """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded.
-
-    Args:
-        name: Of a hub repository or a local directory.
-        revision: Commit, branch or tag of a hub repository.
-        trust_remote_code: Whether the repository's own code may run.
-        missing_template: Jinja source to render with if the tokenizer has no chat template.
-        render_seconds: CPU time that one render may take (`render_budget`).
-        doubts: Those of the process; None begins with none.
-
-    Raises:
-        TemplateMissing: There is no chat template.
-        TokenizerLoadError: Any other reason.
-    """
+    """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded."""
     source = str(TINY_TOKENIZER) if name == TINY else name
     directory = Path(source).expanduser()
     if not directory.is_dir() and (directory.is_absolute() or source.startswith((".", "~"))):

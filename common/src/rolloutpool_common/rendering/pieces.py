@@ -1,4 +1,4 @@
-"""What each id of a tokenizer reads, for people who look at tokens in a browser, where no tokenizer is.
+"""Says what each id of a tokenizer reads, for people who look at tokens in a browser, where no tokenizer is.
 
 1. Each id is decoded behind a letter, and the letter is taken off again. Behind nothing, many tokenizers drop the space
    with which a piece begins.

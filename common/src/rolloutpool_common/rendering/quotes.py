@@ -32,7 +32,7 @@ def without_quotes(text: str, messages: Iterable[Mapping[str, Any]], source: str
 
 
 def _shared(text: str, said: str) -> Iterator[tuple[int, int]]:
-    """Where the text quotes a string."""
+    """Returns where the text quotes a string."""
     if _SHORTEST <= len(said.strip()) <= 2 * _BLOCK:
         at = text.find(said.strip())
         while at >= 0:

@@ -57,7 +57,7 @@ _running = _Running()
 
 @dataclass(frozen=True, slots=True)
 class RenderBudget:
-    """What one render of a template may cost."""
+    """Holds what one render of a template may cost."""
 
     name: str
     """The tokenizer whose template it is."""
@@ -104,13 +104,12 @@ def _check(context: Context, value: Any) -> Any:
     return value
 
 
-def guard(environment: Environment, source: str) -> JinjaTemplate:
-    """Compiles a template with checks of the budget in it. What it renders stays the same."""
+def guard(environment: Environment, tree: nodes.Template) -> JinjaTemplate:
+    """Compiles a template with checks of the budget in it, which changes its tree. What it renders stays the same."""
     environment.filters[_CHECK] = _check
     table = getattr(environment, "binop_table", {})
     table["*"], table["**"] = _times, _power
     environment.globals["lipsum"] = limited(generate_lorem_ipsum)
-    tree = environment.parse(source)
     found: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
         *tree.find_all(nodes.For),
         *tree.find_all(nodes.Macro),

@@ -25,7 +25,7 @@ from typing import Any
 
 from rolloutpool_common.rendering.errors import RenderFailed
 from rolloutpool_common.rendering.increments import QUESTION, Increment
-from rolloutpool_common.rendering.template import Message, normalise, parse_arguments
+from rolloutpool_common.rendering.template import Message, Tools, normalise, parse_arguments
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 SHARED_CHARACTERS = 48
@@ -40,23 +40,10 @@ def rerender(
     tokenizer: ChatTokenizer,
     messages: Sequence[Message],
     *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Tools | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Renders a whole conversation as a trainer does that escapes nothing.
-
-    Args:
-        tokenizer: The trainer's.
-        messages: The whole conversation.
-        tools: What the policy is shown that it may call.
-        template_kwargs: Further variables of the template.
-
-    Returns:
-        Ids [P].
-
-    Raises:
-        RenderFailed: The template refuses the messages.
-    """
+    """Renders a whole conversation as a trainer does that escapes nothing."""
     return tokenizer.encode(_text(tokenizer, messages, tools, template_kwargs))
 
 
@@ -80,7 +67,7 @@ class RerenderCounter:
         self,
         tokenizer: ChatTokenizer,
         *,
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         template_kwargs: Mapping[str, Any] | None,
         parsed: bool = False,
     ) -> None:
@@ -181,7 +168,7 @@ class RerenderCounter:
     def _count(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         echoed: int | None = None,
         *,
         shared: int = SHARED_CHARACTERS,
@@ -192,7 +179,7 @@ class RerenderCounter:
     def _length(self, text: str, echoed: int | None = None, shared: int = SHARED_CHARACTERS) -> int:
         if self._whole is None:
             pieces = self._by_pieces(text, shared)
-            # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0007).
+            # The same length at the trainer is the proof; the text is then never tokenised whole (docs/decisions/0002).
             whole = echoed if pieces == echoed else len(self._tokenizer.encode(text))
             self._whole = pieces != whole
             return whole
@@ -226,7 +213,7 @@ def _rounds(messages: Sequence[Message]) -> int:
 def _text(
     tokenizer: ChatTokenizer,
     messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]] | None,
+    tools: Tools | None,
     template_kwargs: Mapping[str, Any] | None,
 ) -> str:
     try:

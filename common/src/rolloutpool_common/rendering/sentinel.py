@@ -3,15 +3,22 @@
 The sentinel turn has the shape of the real turn (as many calls, the same ids and names, content or none, thoughts or
 none), because templates look at these; what it says is one word that occurs nowhere else, so that the place where it
 ends is found in any render without knowing the template.
+
+A template may take the arguments of calls as an object or as text, print what a turn says beside its calls in front of
+them, behind their results or not at all, and keep or drop words that look like an unclosed thought. So several forms of
+one turn are tried (`forms`), the real turn's own first.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.control_tokens import NONCE
-from rolloutpool_common.rendering.template import Message
+from rolloutpool_common.rendering.errors import AssistantAppended, TemplateRefused
+from rolloutpool_common.rendering.template import Message, Tools, normalise
 
 SENTINEL = NONCE + "s"
 NAMELESS = NONCE + "n"
@@ -94,3 +101,80 @@ def first_marker(text: str) -> int:
 
 def _replaced(content: Any, marker: str) -> Any:
     return {"r": marker} if isinstance(content, Mapping) else marker
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Holds what a delta is rendered of."""
+
+    new: Sequence[Message]
+    """What follows the turn."""
+    history: Sequence[Message]
+    """All messages up to the turn, that turn included."""
+    tools: Tools | None
+    """What the policy was shown that it may call."""
+    kwargs: Mapping[str, Any]
+    """Further variables of the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One conversation in one form of the turn."""
+
+    past: Sequence[Message]
+    said: Message
+    """The turn with the """
+    turn: Message
+    """The turn without it."""
+    new: Sequence[Message]
+    tools: Tools | None
+    kwargs: Mapping[str, Any]
+
+    @property
+    def calls(self) -> bool:
+        """Whether the turn makes calls."""
+        return bool(self.turn.get("tool_calls"))
+
+
+def forms(codec: Codec, continuation: Continuation) -> Iterator[Asked]:
+    """The forms of a conversation: arguments as an object, then as text; the turn with its words and without."""
+    new = new_messages_of(continuation.new)
+    past = normalise(continuation.history)
+    turn = past.pop() if past and past[-1]["role"] == "assistant" else assumed_turn(new)
+    # Templates print ids and names of calls behind the sentinel too, and those may be anything that was sampled.
+    calls = [(_guarded(call_id, codec), _guarded(name, codec)) for call_id, name in calls_of(turn)]
+    # Without calls in the turn, too: earlier turns may have some. DeepSeek V3 was refused there.
+    for as_text in (False, True):
+        earlier = [_with_text_arguments(message) for message in past] if as_text else past
+        for said, real in turns(turn, calls, as_text=as_text):
+            shown = _with_text_arguments(real) if as_text else real
+            yield Asked(earlier, said, shown, new, continuation.tools or None, continuation.kwargs)
+
+
+def new_messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies new messages in normal form, with an id for each result: templates print or check ids."""
+    if not messages:
+        raise TemplateRefused("There are no new messages to append.")
+    if any(message.get("role") == "assistant" for message in messages):
+        raise AssistantAppended()
+    return [
+        # Nine letters or digits, because some templates want that.
+        {**m, "tool_call_id": f"call{i:05d}"} if m.get("role") == "tool" and "tool_call_id" not in m else dict(m)
+        for i, m in enumerate(normalise(messages))
+    ]
+
+
+def _guarded(text: str, codec: Codec) -> str:
+    return text if text == NAMELESS else str(codec.escaper.value(text))
+
+
+def _with_text_arguments(message: Message) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    changed = []
+    for call in calls:
+        arguments = call["function"].get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        changed.append({**call, "function": {**call["function"], "arguments": text}})
+    return {**message, "tool_calls": changed}

@@ -4,13 +4,17 @@ The rule (`delta`) renders all of the history, five times. For most templates le
 proved once for each shape of a turn and its new messages (`proof`), by reading the template; then:
 
 1. **Concatenation.** Where the text behind the turn is proved to be constants and the new messages' own words, it is
-   put together from these. The proof names literals to which the template compares words; a word that holds one of
-   them, that is empty, or that has white space at its edges goes by the rule. So does one that makes a control string,
-   alone or with what stands beside it. The text is joined first and then encoded as one, because ids that meet at a
-   border may merge.
-2. **Smaller context.** Where only independence of earlier messages is proved, the rule renders one question, behind the
-   real system message, in the place of the history; and it remembers where the turn's end is.
+   put together from these. The proof names literals to which the template compares words, and words that it trims. A
+   word that holds such a literal, that is empty, or that is trimmed and has white space at an edge is not joined. Nor
+   is one that makes a control string, alone or with what stands beside it. The text is joined first and then encoded as
+   one, because ids that meet at a border may merge.
+2. **Smaller context.** Where only independence of earlier messages is proved, also for words that are not joined, the
+   rule renders one question, behind the real system message, in the place of the history; and it remembers where the
+   turn's end is.
 3. **The rule** on the whole history for everything else.
+
+A shape's first delta is made by the rule, which shows in which form the template takes it. Many shapes come once, so
+the template is read for a shape when it comes again. Then the first delta, too, is compared with what the proof says.
 
 A proof is only as good as the lines that imitate Jinja. So each shape's first, second, fourth, eighth … and every 64th
 delta is made by the rule as well, and the two are compared. Where they differ, the shape goes by the rule for good, and
@@ -26,14 +30,14 @@ from typing import Any, TypeVar
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.rendering import sentinel
 from rolloutpool_common.rendering.codec import Codec
-from rolloutpool_common.rendering.delta import Behind, Cut, Delta, DeltaRule, Form
+from rolloutpool_common.rendering.delta import Cut, Delta, DeltaRule, Form
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
-from rolloutpool_common.rendering.forms import Continuation, new_messages_of
-from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
+from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.rendering.render_clock import one_time
-from rolloutpool_common.rendering.template import Message, Template, normalise
+from rolloutpool_common.rendering.sentinel import Continuation, new_messages_of
+from rolloutpool_common.rendering.template import Message, Template, Tools, normalise
 from rolloutpool_common.rendering.transformers_compat import template_environment
 from rolloutpool_common.rendering.turn_end import TurnEnd, sampled_tail
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -53,6 +57,18 @@ _USER: dict[str, Any] = {"role": "user", "content": "x"}
 _Value = TypeVar("_Value")
 
 
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """A shape that was met once, and what the rule then found."""
+
+    turn: TurnShape
+    kwargs: Mapping[str, Any]
+    form: Form
+    new: Sequence[Message]
+    text: str
+    """What stands behind the turn."""
+
+
 @dataclass(slots=True)
 class _Known:
     """A shape, what is proved of it, and what use has taught."""
@@ -62,8 +78,8 @@ class _Known:
     """As the rule found it."""
     shape: Shape
     """What comparisons have shown of it."""
-    calls: bool
-    """Whether the turn makes calls."""
+    turn: TurnShape
+    kwargs: Mapping[str, Any]
     joint: Joint
     cuts: dict[Hashable, Cut] = field(default_factory=dict)
     """By what stands behind the turn, and by how its end was sampled."""
@@ -87,12 +103,13 @@ class DeltaRenderer:
         self.rule = DeltaRule(template, codec, end)
         self._fingerprint = fingerprint
         self._doubts = doubts
+        self._met: dict[Hashable, _Met] = {}
         self._known: dict[Hashable, _Known] = {}
         self._proofs: dict[Hashable, Proof] = {}
         self._read_tools: dict[Hashable, bool] = {}
         self._lock = Lock()
         self.reads_history = False
-        """Whether a shape that was found so far depends on all of its history."""
+        """Whether a shape that was found so far is rendered with all of its history."""
 
     def render(
         self,
@@ -100,7 +117,7 @@ class DeltaRenderer:
         sampled: Sequence[int],
         *,
         history: Sequence[Message] | None,
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> Delta:
         """Renders the delta of messages after a turn of the policy, of which `sampled` has the last ids."""
@@ -114,6 +131,8 @@ class DeltaRenderer:
             continuation = _normal(continuation)
             key = _key(continuation)
         known = self._known.get(key)
+        if known is None and (met := self._met.get(key)) is not None:
+            known = self._learn(key, met)
         if known is not None and known.joint.parts and known.shape.name not in self._doubts:
             delta = self._concatenated(known, continuation.new, sampled)
             if delta is not None and not known.due(continuation):
@@ -135,32 +154,34 @@ class DeltaRenderer:
         if key is None:
             return self._by_rule(continuation, sampled)
         if known is None:
-            return self._learn(key, continuation, sampled)
+            return self._first(key, continuation, sampled)
         if joined is not None:
             return self._compared(known, continuation, sampled, joined)
         if known.shape.name in self._doubts:
             self.reads_history = True
             return self._by_rule(continuation, sampled)
-        delta = None if known.joint.parts else self._in_smaller_context(known, continuation, sampled)
+        delta = self._in_smaller_context(known, continuation, sampled)
         if delta is None:
             return self._by_rule(continuation, sampled)
         return self._compared(known, continuation, sampled, delta) if known.due(continuation) else delta
 
     def proof_of(self, continuation: Continuation) -> Proof:
-        """What is proved of deltas of this shape."""
+        """Returns what is proved of deltas of this shape."""
         found = self.rule.find(continuation)
-        return self._proof(found, continuation.kwargs, _begins_with_system(found.real.past))
+        shape = found.shape(system=_begins_with_system(found.real.past))
+        return self.proof(shape, continuation.kwargs, whole=True)
 
-    def proof(self, shape: TurnShape, kwargs: Mapping[str, Any]) -> Proof:
-        """What is proved of a shape; remembered."""
-        key = shape, arguments_key(kwargs)
+    def proof(self, shape: TurnShape, kwargs: Mapping[str, Any], *, whole: bool = False) -> Proof:
+        """What is proved of a shape; remembered. Without `whole`, a text whose parts are known may be independent."""
+        key = shape, arguments_key(kwargs), whole
         found = self._proofs.get(key)
         if found is None:
             # Outside the lock, because it takes milliseconds. Two threads may find the same proof at once.
             environment = template_environment(self._template.source)
             if environment is None:
                 raise RenderFailed("The chat template cannot be compiled.")
-            found = prove(environment, self._template.source, shape, kwargs=kwargs, names=self._template.names)
+            source, names = self._template.source, self._template.names
+            found = prove(environment, source, shape, kwargs=kwargs, names=names, whole=whole)
             self._remember(self._proofs, key, found)
         return found
 
@@ -176,12 +197,12 @@ class DeltaRenderer:
     def _find_reads_tools(self, kwargs: Mapping[str, Any]) -> bool:
         result = NewMessage("tool", ("content", "name", "role", "tool_call_id"))
         for calls, new in ((1, result), (0, NewMessage("user", ("content", "role")))):
-            shapes = [TurnShape(not calls, calls, False, (), (new,), False, tools) for tools in (False, True)]
+            bare, shown = (TurnShape(not calls, calls, False, (), (new,), False, tools) for tools in (False, True))
             try:
-                bare, shown = (self.proof(shape, kwargs).parts for shape in shapes)
+                parts = self.proof(shown, kwargs).parts
+                if parts is None or parts != self.proof(bare, kwargs).parts:
+                    return True
             except TemplateRefused:
-                return True
-            if bare is None or bare != shown:
                 return True
         return False
 
@@ -189,38 +210,55 @@ class DeltaRenderer:
         self,
         new: list[dict[str, Any]],
         sampled: Sequence[int],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         kwargs: Mapping[str, Any],
     ) -> Delta:
         found = self.rule.find(Continuation(new, [_USER, sentinel.assumed_turn(new)], tools, kwargs))
         for system in (False, True):
-            proof = self._proof(found, kwargs, system)
+            proof = self.proof(found.shape(system=system), kwargs, whole=True)
             if not proof.independent or Source.SYSTEM in proof.reads:
                 what = "system message" if proof.independent else "history"
                 raise HistoryRewritten(f"What the template writes here depends on the {what}, which is not given.")
         return self.rule.finish(found, sampled_tail(sampled, self._codec))
 
-    def _learn(self, key: Hashable, continuation: Continuation, sampled: Sequence[int]) -> Delta:
+    def _first(self, key: Hashable, continuation: Continuation, sampled: Sequence[int]) -> Delta:
         """The first delta of a shape: by the rule, which shows in which form the template takes it."""
-        shape = self._doubts.shape(name_of(self._fingerprint, self._template.source, key))
-        system = _begins_with_system(continuation.history)
+        short = False
         try:
             found = self.rule.find(continuation)
         except RenderFailed:
-            if shape.name in self._doubts:
+            if self._name(key) in self._doubts:
                 raise
             # A history with calls that are no calls, for example. Where it does not matter, it need not be rendered.
-            found = self.rule.find(_in_short(continuation))
-            if not self._proof(found, continuation.kwargs, system).independent:
+            short, found = True, self.rule.find(_in_short(continuation))
+            system = _begins_with_system(found.real.past)
+            if not self.proof(found.shape(system=system), continuation.kwargs, whole=True).independent:
                 raise
-        proof = self._proof(found, continuation.kwargs, _begins_with_system(found.real.past))
-        known = _Known(proof, found.form, shape, found.real.calls, Joint(proof, self._codec.pattern))
-        joined = known.joint.join(found.real.new)
-        if joined is not None:
-            self._note(known, equal=joined == (found.text, found.form.start))
-        self.reads_history = self.reads_history or not proof.independent
-        self._remember(self._known, key, known)
+        turn = found.shape(system=_begins_with_system(found.real.past))
+        met = _Met(turn, continuation.kwargs, found.form, found.real.new, found.text)
+        # Reading the template costs little beside a long text, and is cheaper than to keep that.
+        if short or len(met.text) > SHORT_CHARACTERS:
+            self._learn(key, met)
+        else:
+            self._remember(self._met, key, met)
         return self.rule.finish(found, sampled_tail(sampled, self._codec))
+
+    def _learn(self, key: Hashable, met: _Met) -> _Known:
+        """Finds out what is proved of a shape, and holds it against the shape's first delta."""
+        proof = self.proof(met.turn, met.kwargs)
+        shape = self._doubts.shape(self._name(key))
+        known = _Known(proof, met.form, shape, met.turn, met.kwargs, Joint(proof, self._codec.pattern))
+        joined = known.joint.join(met.new)
+        if joined is not None:
+            self._note(known, equal=joined == (met.text, met.form.start))
+        self.reads_history = self.reads_history or (proof.parts is None and not proof.independent)
+        self._remember(self._known, key, known)
+        with self._lock:
+            self._met.pop(key, None)
+        return known
+
+    def _name(self, key: Hashable) -> str:
+        return name_of(self._fingerprint, self._template.source, key)
 
     def _concatenated(self, known: _Known, new: Sequence[Message], sampled: Sequence[int]) -> Delta | None:
         joined = known.joint.join(new)
@@ -231,14 +269,16 @@ class DeltaRenderer:
         end = start, tail.control, tail.space
         cut = known.cuts.get(end)
         if cut is None:
-            cut = self.rule.cut(text, start, known.form.end, tail, calls=known.calls)
+            cut = self.rule.cut(text, start, known.form.end, tail, calls=known.turn.calls > 0)
             # Where nothing was sampled, or the end has its control string twice, more decides than these three.
             if tail.any and not (tail.control and start.count(tail.control) > 1):
                 self._remember(known.cuts, end, cut, _CUTS)
         return Delta(cut.close_ids, self.rule.glue_ids(text, cut), Use(known.shape, known.shape.stretch))
 
     def _in_smaller_context(self, known: _Known, continuation: Continuation, sampled: Sequence[int]) -> Delta | None:
-        if not known.proof.independent:
+        # Words that the guard refuses may be written otherwise, and still without a look at the history.
+        proof = self.proof(known.turn, known.kwargs, whole=True) if known.joint.parts else known.proof
+        if not proof.independent:
             return None
         try:
             found = self.rule.again(known.form, _in_short(continuation))
@@ -274,9 +314,6 @@ class DeltaRenderer:
         found = self.rule.again(known.form, continuation) if known and known.uses >= _EVERY else None
         return self.rule.finish(found or self.rule.find(continuation), sampled_tail(sampled, self._codec))
 
-    def _proof(self, found: Behind, kwargs: Mapping[str, Any], system: bool) -> Proof:
-        return self.proof(found.shape(system=system), kwargs)
-
     def _remember(self, values: dict[Hashable, _Value], key: Hashable, value: _Value, most: int = _SHAPES) -> None:
         """Keeps a value, and forgets the oldest one where there are too many."""
         with self._lock:
@@ -286,7 +323,7 @@ class DeltaRenderer:
 
 
 def _key(continuation: Continuation) -> Hashable | None:
-    """What tells shapes apart; None where proofs are about none, or the messages aren't in normal form.
+    """Returns what tells shapes apart; None where proofs are about none, or the messages aren't in normal form.
 
     One function with loops, because each delta comes here: enough stands before the turn (`TurnShape`), the new
     messages and the turn have texts alone beside calls, and the turn doesn't end in white space. Where turns have no

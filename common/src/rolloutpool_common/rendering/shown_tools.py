@@ -1,4 +1,4 @@
-"""Which tools a prompt shows to the policy, found in its text.
+"""Says which tools a prompt shows to the policy, found in its text.
 
 A template may write tools in any form, but it writes their names and descriptions. So:
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from rolloutpool_common.rendering.drift import comparable, holds
 from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.template import Tools
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 _QUESTION = [{"role": "user", "content": "x"}]
@@ -21,7 +22,7 @@ _QUESTION = [{"role": "user", "content": "x"}]
 def find_shown_tools(
     tokenizer: ChatTokenizer,
     prompt_ids: Sequence[int],
-    tools: Sequence[Mapping[str, Any]],
+    tools: Tools,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, bool]:
     """By name, whether a prompt shows a tool; without those of which that cannot be told."""

@@ -7,7 +7,8 @@ about lists, and print, drop or trim them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from rolloutpool_common.rendering.render_budget import RenderBudget
 from rolloutpool_common.rendering.transformers_compat import parse_template, prepare_sandbox
 
 Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
 
 SAMPLE_TOOL: dict[str, Any] = {
     "type": "function",
@@ -62,7 +64,7 @@ class Template:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         generation_prompt: bool = True,
     ) -> str:
@@ -191,3 +193,37 @@ def _tested_words(source: str) -> tuple[str, ...]:
         sought += named
     stripped = dict.fromkeys(word.strip() for word in words if isinstance(word, str))
     return tuple(word for word in stripped if word and len(word) <= _LONGEST_WORD)[:_MOST_WORDS]
+
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "environment")
+_COMPARED = re.compile(r"""role['"]?\]?\s*(?:==|!=)\s*['"](\w+)['"]""")
+
+
+def written_texts(template: Template) -> Iterator[str]:
+    """Renders of small conversations: every role, with and without tools, a call, reasoning, thinking on and off.
+
+    A template may build a control string: a header such as `'<|' + role + '|>'` is in no source as a whole. Every added
+    token that appears in one of these renders is a control token.
+    """
+    user: dict[str, Any] = {"role": "user", "content": "x"}
+    answer: dict[str, Any] = {"role": "assistant", "content": "y"}
+    call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
+    calling: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result: dict[str, Any] = {"role": "tool", "tool_call_id": "call00000", "name": "f", "content": "r"}
+    conversations = [
+        [user],
+        [user, answer, user],
+        [user, calling, result],
+        [user, calling, result, answer],
+        [user, {**answer, "reasoning_content": "z"}],
+    ]
+    for role in dict.fromkeys((*_ROLES, *_COMPARED.findall(template.source))):
+        said = {**result, "role": role}
+        conversations += [[said, user], [user, answer, said]]
+    for tools in (None, [SAMPLE_TOOL]):
+        for kwargs in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+            for messages in conversations if not kwargs else conversations[:3]:
+                try:
+                    yield template.render(messages, tools=tools, template_kwargs=kwargs)
+                except RenderFailed:
+                    continue

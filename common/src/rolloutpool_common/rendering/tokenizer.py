@@ -26,15 +26,13 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.forms import Continuation
 from rolloutpool_common.rendering.increments import IncrementTrust
-from rolloutpool_common.rendering.marked_render import render_marked
 from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
+from rolloutpool_common.rendering.sentinel import Continuation
 from rolloutpool_common.rendering.short_cuts import DeltaRenderer, arguments_key
-from rolloutpool_common.rendering.template import Message, Template, join_parts, normalise
+from rolloutpool_common.rendering.template import Message, Template, Tools, join_parts, normalise, written_texts
 from rolloutpool_common.rendering.turn_end import TurnEnd, find_answer_end
-from rolloutpool_common.rendering.written import written_texts
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 
 LENGTHS = 512
@@ -104,6 +102,8 @@ class ChatTokenizer:
         stops |= {self.close_token} if self.close_token else frozenset()
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
+        self.closes_turns = ends[self._template(None).source].text.rstrip().endswith(tuple(stops))
+        """Whether the template ends an answer with a token at which policies stop, even where nothing follows it."""
         self._lock = Lock()
         self._trusts: LRUCache[tuple[str, str, bool], IncrementTrust] = LRUCache(TRUSTS)
         self.length_of = lru_cache(LENGTHS)(lambda text: len(self.encode(text)))
@@ -156,16 +156,6 @@ class ChatTokenizer:
         """The ids by which a turn ends that was sampled whole; empty where the template writes none."""
         return () if self.close_id is None else (self.close_id,)
 
-    @cached_property
-    def closes_turns(self) -> bool:
-        """Whether the template ends an answer with a token at which policies stop, even where nothing follows it."""
-        answered = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-        try:
-            ids = self._codec.encode(self._template(None).render(answered, generation_prompt=False).rstrip())
-        except TemplateRefused:
-            return False
-        return bool(ids) and ids[-1] in self.stop_ids
-
     @property
     def reads_clock(self) -> bool:
         """Whether the template prints the date of the render, unless told which."""
@@ -192,13 +182,11 @@ class ChatTokenizer:
         """
         return self._codec.encode(text, control=control)
 
-    def template_words(self, tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    def template_words(self, tools: Tools | None) -> tuple[str, ...]:
         """Literals that the template looks for in texts, such as `/no_think`."""
         return self._template(tools).words
 
-    def increment_trust(
-        self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> IncrementTrust:
+    def increment_trust(self, tools: Tools | None, template_kwargs: Mapping[str, Any] | None) -> IncrementTrust:
         """What is known of the increments of this template under these arguments; all conversations share it."""
         template, renderer, kwargs = self._template(tools), self._renderer(tools), template_kwargs or {}
         # Where tools change nothing, what conversations with tools have shown is true for those without.
@@ -224,7 +212,7 @@ class ChatTokenizer:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Renders a whole conversation with its generation prompt.
@@ -246,7 +234,7 @@ class ChatTokenizer:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Renders what the messages say, with typed control strings unmarked: to read, or to predict other renders.
@@ -268,7 +256,7 @@ class ChatTokenizer:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedConversation:
         """Renders a finished conversation, without a generation prompt.
@@ -286,9 +274,7 @@ class ChatTokenizer:
         """The id of a piece as the vocabulary spells it (`\u0120hello`, `<|im_end|>`); None if there is none."""
         return self._codec.token_id(piece)
 
-    def deltas_read_tools(
-        self, tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None
-    ) -> bool:
+    def deltas_read_tools(self, tools: Tools | None, template_kwargs: Mapping[str, Any] | None) -> bool:
         """Whether deltas depend on the tools that the policy was shown, so that it matters which these are."""
         if not tools:
             return False
@@ -302,7 +288,7 @@ class ChatTokenizer:
         new_messages: Sequence[Message],
         *,
         history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> tuple[Placement, Message]:
         """What a delta leaves out, and the turn as it is rendered. Arguments and errors as of `render_delta`."""
@@ -314,7 +300,7 @@ class ChatTokenizer:
         new_messages: Sequence[Message],
         *,
         history: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Proof:
         """What is proved of deltas of this shape, and why not more. Arguments and errors as of `render_delta`."""
@@ -331,7 +317,7 @@ class ChatTokenizer:
         *,
         sampled: Sequence[int],
         history: Sequence[Message] | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Tools | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Delta:
         """Renders what the new messages add after a sampled turn, with the next generation prompt.
@@ -354,7 +340,7 @@ class ChatTokenizer:
     def _render(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: Tools | None,
         template_kwargs: Mapping[str, Any] | None,
         *,
         generation_prompt: bool,
@@ -372,15 +358,15 @@ class ChatTokenizer:
                 said, tools=marked_tools, template_kwargs=template_kwargs, generation_prompt=generation_prompt
             )
 
-        return render_marked(self._codec, mark, write, [[message["content"] for message in normal], shown])
+        return escaper.render(mark, write, [[message["content"] for message in normal], shown])
 
-    def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
+    def _template(self, tools: Tools | None) -> Template:
         return self._templates[self._source(tools)]
 
-    def _renderer(self, tools: Sequence[Mapping[str, Any]] | None) -> DeltaRenderer:
+    def _renderer(self, tools: Tools | None) -> DeltaRenderer:
         return self._deltas[self._source(tools)]
 
-    def _source(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    def _source(self, tools: Tools | None) -> str:
         """The source of the template that renders where these tools are shown."""
         if self._only is not None:
             return self._only  # each delta asks

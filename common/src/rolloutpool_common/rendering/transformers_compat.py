@@ -1,4 +1,4 @@
-"""What rendering uses of transformers beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what rendering uses of transformers beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `cached_file(..., _raise_exceptions_for_missing_entries=False)`: finds a file of a repository in the local cache, a
   directory or the hub, by the same rules as transformers itself, and returns None where the repository lacks it.
@@ -16,10 +16,11 @@
 """
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from pathlib import Path
 from threading import Lock
-from typing import Any
-from weakref import WeakSet
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from jinja2 import Environment, nodes
 from jinja2.filters import FILTERS
@@ -37,9 +38,10 @@ from rolloutpool_common.rendering.render_clock import strftime_now
 ImmutableSandboxedEnvironment.intercepted_binops = INTERCEPTED
 FILTERS.update({name: limited(FILTERS[name]) for name in LIMITED})
 
-_prepared: WeakSet[Environment] = WeakSet()
-"""Templates are remembered by their text, so two tokenizers may share one."""
+_prepared: WeakKeyDictionary[Environment, nodes.Template] = WeakKeyDictionary()
+"""Syntax trees. Templates are remembered by their text, so two tokenizers may share one."""
 _preparing = Lock()
+_Node = TypeVar("_Node", bound=nodes.Node)
 
 _DICT = frozenset(dir(dict))
 """Names that are attributes of every dict: the sandbox must judge these itself."""
@@ -84,7 +86,7 @@ def template_keys(keys: Iterable[str]) -> tuple[str, ...]:
 def parse_template(source: str) -> nodes.Template | None:
     """The syntax tree of a chat template; None where it cannot be parsed, and then its render says why."""
     environment = template_environment(source)
-    return None if environment is None else environment.parse(source)
+    return None if environment is None else _prepared[environment]
 
 
 def prepare_sandbox(source: str) -> None:
@@ -105,12 +107,27 @@ def prepare_sandbox(source: str) -> None:
     with _preparing:
         if environment in _prepared:
             return
-        guarded = guard(environment, source)
+        tree = environment.parse(source)
+        # Parsing takes milliseconds, and proofs read the tree as well. The compiler changes the one that it is given.
+        unchanged = _copied(tree)
+        guarded = guard(environment, tree)
         compiled.root_render_func, compiled.blocks = guarded.root_render_func, guarded.blocks
         _quicken(environment)
         # On the environment: transformers makes inert text of functions that are given as variables.
         environment.globals["strftime_now"] = strftime_now
-        _prepared.add(environment)
+        _prepared[environment] = unchanged
+
+
+def _copied(tree: _Node) -> _Node:
+    """A copy of a syntax tree that does not hold its environment, so that this may be forgotten."""
+    found = copy(tree)
+    found.environment = None
+    for name, value in tree.iter_fields():
+        if isinstance(value, nodes.Node):
+            setattr(found, name, _copied(value))
+        elif isinstance(value, list):
+            setattr(found, name, [_copied(part) if isinstance(part, nodes.Node) else part for part in value])
+    return found
 
 
 def _quicken(environment: Environment) -> None:

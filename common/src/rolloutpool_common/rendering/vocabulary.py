@@ -1,4 +1,4 @@
-"""What is known about one tokenizer's added tokens; read once, when it is loaded.
+"""Says what is known about one tokenizer's added tokens; read once, when it is loaded.
 
 A token is a *control token* if it was added to the vocabulary, is not only white space, and is either special or
 written by the chat template: `<|im_start|>`, `<tool_call>`, `<think>` …

@@ -19,18 +19,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-__all__ = [
-    "GUEST",
-    "ApiKey",
-    "KeyQuota",
-    "KeyScope",
-    "find_key",
-    "make_key",
-    "parse_expiry",
-    "parse_keys",
-    "parse_quota",
-]
-
 GUEST = "public"
 """Owner of the data that comes without a key; no key may have this name."""
 
@@ -41,7 +29,7 @@ _UNITS = {"kb": 1024, "mb": 1024**2, "gb": 1024**3}
 
 
 class KeyScope(StrEnum):
-    """What a key may do."""
+    """Says what a key may do."""
 
     SUBMIT = "submit"
     """Submit batches and rollouts, and cancel them."""
@@ -97,20 +85,7 @@ class ApiKey:
 def make_key(
     name: str, scopes: Iterable[KeyScope], *, quota: KeyQuota | None = None, expires: datetime | None = None
 ) -> tuple[str, ApiKey]:
-    """Make a new key.
-
-    Args:
-        name: Owner of the data that comes with the key.
-        scopes: What the key may do.
-        quota: How much of the pool its name may hold.
-        expires: When it ends, in UTC.
-
-    Returns:
-        The key, which only its holder may know, and what the API knows of it.
-
-    Raises:
-        ValueError: An entry can't have this name.
-    """
+    """Make a new key."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r}: a name is made of letters, digits, `.`, `_` and `-`, at most 64")
     key = f"rpk_{secrets.token_urlsafe(32)}"
@@ -120,27 +95,13 @@ def make_key(
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Read entries.
-
-    Args:
-        text: Entries separated by white space or commas; `#` begins a comment, which ends with its line.
-
-    Raises:
-        ValueError: An entry can't be read; the message names it, but not its hash.
-    """
+    """Read entries."""
     lines = (line.partition("#")[0] for line in text.splitlines())
     return tuple(_parse(entry) for line in lines for entry in line.replace(",", " ").split())
 
 
 def parse_quota(options: Iterable[str]) -> KeyQuota:
-    """Read the quota that options set, like `open=5000` and `bytes=2gb`.
-
-    Args:
-        options: Each a name, `=`, and a whole number; bytes may have the unit kb, mb or gb, as in Redis' settings.
-
-    Raises:
-        ValueError: An option is none of a quota, comes twice, or its value is no number above 0.
-    """
+    """Read the quota that options set, like `open=5000` and `bytes=2gb`."""
     found: dict[str, int] = {}
     for option in options:
         name, _, value = option.partition("=")
@@ -156,11 +117,7 @@ def parse_quota(options: Iterable[str]) -> KeyQuota:
 
 
 def parse_expiry(text: str) -> datetime:
-    """Read a time in UTC, like `2026-12-01T00:00:00Z` or `2026-12-01`.
-
-    Raises:
-        ValueError: It is no such time.
-    """
+    """Read a time in UTC, like `2026-12-01T00:00:00Z` or `2026-12-01`."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -169,15 +126,7 @@ def parse_expiry(text: str) -> datetime:
 
 
 def find_key(keys: Iterable[ApiKey], key: str) -> ApiKey | None:
-    """Find the entry of a key. Takes the same time for every wrong key.
-
-    Args:
-        keys: All entries.
-        key: What a request brought.
-
-    Returns:
-        The entry, or None if no entry fits.
-    """
+    """Find the entry of a key. Takes the same time for every wrong key."""
     digest = _digest(key)
     found = None
     # To the end even after a hit, so that the time does not tell where an entry stands.

@@ -6,18 +6,9 @@ meets one says the cause, and what to do, where an ordinary lost connection is o
 
 import ssl
 
-__all__ = ["find_distrust"]
-
 
 def find_distrust(error: BaseException) -> str | None:
-    """Looks through an error and its causes for a certificate that was not trusted.
-
-    Args:
-        error: As a client library raises it.
-
-    Returns:
-        The cause in OpenSSL's words, as `certificate verify failed: self-signed certificate`; None for other errors.
-    """
+    """Looks through an error and its causes for a certificate that was not trusted."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

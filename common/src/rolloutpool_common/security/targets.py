@@ -1,4 +1,4 @@
-"""Which hosts a request can make the pool call.
+"""Says which hosts a request can make the pool call.
 
 A request names the URLs that the pool will call, so each URL has to pass an allow-list, twice:
 
@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
-
-__all__ = ["Address", "Network", "Targets", "TargetsInvalid", "as_address", "is_loopback", "parse_networks"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -93,15 +91,7 @@ class Targets:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a list of hosts.
-
-        Args:
-            text: Entries separated by commas or white space: names, `*.suffix`, `*`, addresses, networks. `:port` or
-                `:first-last` after an entry allows only those ports; an IPv6 address then stands in brackets.
-
-        Raises:
-            TargetsInvalid: An entry can't be read; the message names it.
-        """
+        """Read a list of hosts."""
         names, networks = [], []
         for entry in text.replace(",", " ").split():
             host, ports = _split(entry)
@@ -139,15 +129,7 @@ class Targets:
         return self.refuse_host(host, _DEFAULT_PORTS.get(parts.scheme, 0) if port is None else port)
 
     def refuse_host(self, host: str, port: int) -> str | None:
-        """Say why a host may not be called at this port. A name that passes still has to have its addresses checked.
-
-        Args:
-            host: A name or an address, as it stands in a URL.
-            port: TCP port.
-
-        Returns:
-            The reason; None if the host may be called.
-        """
+        """Say why a host may not be called at this port. A name that passes still has to have its addresses checked."""
         literal = as_address(host)
         if literal is not None:
             return self.refuse_address(literal, port, listed=True)
@@ -161,14 +143,7 @@ class Targets:
         return f"{name[:100]}:{port} is not in {ALLOWED_TARGETS}; the operator lists it, for API and workers alike"
 
     def refuse_address(self, address: Address, port: int, *, listed: bool = False) -> str | None:
-        """Say why an address may not be called at this port; None if it may.
-
-        Args:
-            address: IPv4 or IPv6.
-            port: TCP port.
-            listed: Whether the address must lie in a listed network even if it is public. True for an address that
-                stands in a URL, False for one that a listed name led to.
-        """
+        """Say why an address may not be called at this port; None if it may."""
         for reached in _reached(address):
             if any(reached in network for network in NEVER):
                 return f"{address} is never called: link-local, metadata, multicast, reserved or unspecified"

@@ -1,9 +1,10 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
-`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `grading`, `rows`, `histories`,
-`runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `pushes`,
-`preflights`, `regrades`, `doubts`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Every change of state
-is one Lua script (`scripts/`), so that it happens whole or not at all. Start with:
+`Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
+`runs`, `leases`, `annotations`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `preflights`,
+`doubts`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Capabilities (`composition`) keep
+what is theirs through its `connection`. Every change of state is one Lua script (`scripts/`), so that it happens whole
+or not at all. Start with:
 
 - `keys`: every key, its type and meaning.
 - `rollouts`: how a claim (`claims`) and its fence keep a rollout with one worker.
@@ -42,7 +43,6 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
-from rolloutpool_common.store.grading import Grading
 from rolloutpool_common.store.history import Histories
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.liveness import Liveness
@@ -53,7 +53,6 @@ from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.pieces import Pieces
 from rolloutpool_common.store.polling_leases import LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.store.preflights import Preflights
-from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
 from rolloutpool_common.store.records import (
     NewBatch,
@@ -66,7 +65,6 @@ from rolloutpool_common.store.records import (
     merge_spec,
 )
 from rolloutpool_common.store.redis_settings import find_warnings
-from rolloutpool_common.store.regrades import Regrades
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.rows import Rows
 from rolloutpool_common.store.runs import Runs
@@ -128,15 +126,15 @@ class Store:
     """One Redis, seen from one process and one event loop."""
 
     def __init__(self, connection: Connection, secrets: SecretStore) -> None:
-        self._connection = connection
-        self._secrets = secrets
+        self.connection = connection
+        """For what a capability keeps here (`capability.py`)."""
+        self.secrets = secrets
         self.rollouts = Rollouts(connection)
         self.polling_leases = PollingLeases(connection, self.rollouts)
         self.batches = Batches(connection, self.rollouts, secrets)
         self.batch_lists = BatchLists(connection)
         self.batch_tokenizers = BatchTokenizers(connection)
         self.model_calls = ModelCalls(connection, self.rollouts)
-        self.grading = Grading(connection, self.rollouts)
         self.rows = Rows(connection)
         self.histories = Histories(connection)
         self.runs = Runs(connection)
@@ -148,9 +146,7 @@ class Store:
         self.outbox = Outbox(connection)
         self.workers = Workers(connection)
         self.trials = Trials(connection)
-        self.pushes = Pushes(connection)
         self.preflights = Preflights(connection)
-        self.regrades = Regrades(connection)
         self.trainers = KnownTrainers(connection)
         self.doubts = DoubtedShapes(connection)
         self.waits = Waits(connection)
@@ -158,55 +154,40 @@ class Store:
         self.totals = Totals(connection)
         self.measures = PoolMeasures(connection)
         self.usage = Usage(connection)
-        self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches, self.grading)
+        self.reconciliation = Reconciliation(connection, self.workers, self.rollouts, self.batches)
 
     @classmethod
     def open(cls, url: str, *, max_connections: int = 32, secrets: SecretStore | None = None) -> "Store":
-        """Makes a store, which connects at first use.
-
-        Args:
-            url: Of the Redis: `redis://`, `rediss://` or `unix://`.
-            max_connections: Of this process. Where all are in use, a caller waits for one.
-            secrets: Encrypts what must not be stored in plain text. None refuses to store secrets.
-        """
+        """Makes a store, which connects at first use."""
         return cls(Connection(url, max_connections=max_connections), secrets or SecretStore.none())
 
     def watch(
         self, *, stalled_s: float = STALLED_SECONDS, on_removed: Callable[[Removal], None] | None = None
     ) -> Liveness:
-        """Makes the watch over the workers, for the process that reconciles; it closes the watch.
-
-        Args:
-            stalled_s: After so many seconds without a new beat a worker that exists loses its rollouts to others.
-            on_removed: Called after the rollouts of a dead worker were queued again.
-        """
-        return Liveness(self._connection, self.reconciliation, stalled_s=stalled_s, on_removed=on_removed)
+        """Makes the watch over the workers, for the process that reconciles; it closes the watch."""
+        return Liveness(self.connection, self.reconciliation, stalled_s=stalled_s, on_removed=on_removed)
 
     def with_secrets(self, spec: RolloutSpec) -> RolloutSpec:
         """Returns the spec with its secrets in plain text, for memory only; raises `SecretUnreadable`."""
         if not spec.callback_api_key:
             return spec
-        return spec.model_copy(update={"callback_api_key": self._secrets.decrypt(spec.callback_api_key)})
+        return spec.model_copy(update={"callback_api_key": self.secrets.decrypt(spec.callback_api_key)})
 
     async def ping(self) -> float:
         """Milliseconds for one round trip; raises `StoreUnavailable`."""
         with store_errors():
             start = time.perf_counter()
-            await self._connection.redis.ping()
+            await self.connection.redis.ping()
             return (time.perf_counter() - start) * 1000
 
     async def warnings(self) -> list[str]:
         """Says which settings of Redis put accepted work at risk; raises `StoreUnavailable`."""
-        return await find_warnings(self._connection.redis)
+        return await find_warnings(self.connection.redis)
 
     async def check_schema(self) -> None:
         """Opens a connection if Redis answers within `SCHEMA_SECONDS`.
 
         Each later connection checks it again, so a process may go on without an answer.
-
-        Raises:
-            ForeignSchema: Redis holds the data of another version.
-            StoreUntrusted: Its certificate is not trusted.
         """
         try:
             async with asyncio.timeout(SCHEMA_SECONDS):
@@ -218,4 +199,4 @@ class Store:
     async def close(self) -> None:
         """Closes all connections."""
         await self.signals.stop()
-        await self._connection.close()
+        await self.connection.close()

@@ -16,8 +16,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import compress, expand
 
-__all__ = ["Annotations", "Scalars", "Streams"]
-
 Scalars = Mapping[str, Mapping[int, float]]
 """By name, then by the rollout's index."""
 Streams = Mapping[str, list[list[float | None]]]
@@ -34,18 +32,7 @@ class Annotations:
     async def append(
         self, batch_id: str, request_id: str, scalars: Scalars, streams: Mapping[int, Streams], *, max_bytes: int
     ) -> int | None:
-        """Adds annotations, all or none.
-
-        Args:
-            batch_id: The batch, which exists.
-            request_id: A request that comes again under the same id adds nothing.
-            scalars: Of its rollouts.
-            streams: By the rollout's index.
-            max_bytes: What the annotations of the batch may take.
-
-        Returns:
-            The bytes that they take now; None where they would take more than `max_bytes`.
-        """
+        """Adds annotations, all or none."""
         columns = {name: [list(values), list(values.values())] for name, values in scalars.items()}
         records: list[int | bytes] = []
         for index, theirs in streams.items():

@@ -15,13 +15,12 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from rolloutpool_common.protocol.offers import offer_names
+from rolloutpool_common.composition import WorkerFields
+from rolloutpool_common.protocol.offers import offer_names, plugins_of
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker, WorkerRole, WorkerState
-
-__all__ = ["LATE_SECONDS", "WIRE_VERSION", "Announcement", "offer_of", "read_announcement"]
 
 WIRE_VERSION = 1
 """Of the announcements that this build writes, and the highest that it reads."""
@@ -31,8 +30,8 @@ no verdict: the age is of Redis' clock, which goes on while Redis is away."""
 LONGEST_WHY = 300
 
 
-class Announcement(BaseModel):
-    """What a worker announces once; the fields of `protocol.workers.Worker` that do not change."""
+class Announcement(WorkerFields):
+    """Holds what a worker announces once; the fields of `protocol.workers.Worker` that do not change."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -47,7 +46,8 @@ class Announcement(BaseModel):
     agents: list[str] = Field(default_factory=list)
     termination_strategies: list[str] = Field(default_factory=list)
     environments: list[str] = Field(default_factory=list)
-    graders: list[str] = Field(default_factory=list)
+    reads: int = 2
+    """The newest schema of data that it reads; workers of release 0.2 and before do not say."""
     tokenizers: dict[str, dict[str, str]] = Field(default_factory=dict)
     own_tokenizers: list[str] | None = None
     versions: dict[str, str] = Field(default_factory=dict)
@@ -60,21 +60,15 @@ class Announcement(BaseModel):
             agents=self.agents,
             termination_strategies=self.termination_strategies,
             environments=self.environments,
-            graders=self.graders,
+            others=plugins_of(self),
+            reads=self.reads,
         )
 
 
 def read_announcement(
     worker_id: str, fields: Mapping[bytes, bytes], age_s: float, *, subscribed: bool
 ) -> Worker | UnreadableWorker:
-    """Reads the record of a worker.
-
-    Args:
-        worker_id: The worker.
-        fields: Of its record in Redis; `about` has its announcement.
-        age_s: Seconds since its last beat.
-        subscribed: Whether its lifeline is there.
-    """
+    """Reads the record of a worker."""
     try:
         about = _read(fields[b"about"])
         if isinstance(about, int):
@@ -135,5 +129,6 @@ def offer_of(worker: Worker) -> Sequence[str]:
         agents=worker.agents,
         termination_strategies=worker.termination_strategies,
         environments=worker.environments,
-        graders=worker.graders,
+        others=plugins_of(worker),
+        reads=worker.reads,
     )

@@ -1,12 +1,10 @@
-"""What Redis answers, read by name: the fields of a script's answer, and the clock.
+"""Says what Redis answers, read by name: the fields of a script's answer, and the clock.
 
 A script with several answers returns one flat list, because Redis has no other form for it: {'known', 1, 'epoch', 3}.
 `named` makes {"known": 1, "epoch": 3} of it. Texts stay bytes, because most of them are parsed or compared as they are.
 """
 
 from typing import Any
-
-__all__ = ["named", "now_ms", "to_ms"]
 
 
 def named(answer: list[Any]) -> dict[str, Any]:

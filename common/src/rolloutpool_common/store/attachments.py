@@ -22,8 +22,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["Attachments", "PackedArray", "PackedPiece", "read_pieces", "write_pieces"]
-
 PIECE_BYTES = 200
 """About what a piece takes besides its arrays."""
 

@@ -20,8 +20,6 @@ from rolloutpool_common.protocol.batch_list import BatchList, BatchSummary
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["BatchLists"]
-
 AT_ONCE = 500
 """Batches that one script looks at: some 2 ms of Redis."""
 MOST = 10_000
@@ -51,20 +49,7 @@ class BatchLists:
         labels: Mapping[str, str] | None = None,
         v1: bool = False,
     ) -> BatchList:
-        """Reads a page of the list.
-
-        Args:
-            owner: Whose batches; None stands for everybody's.
-            cursor: Of the page before; None begins with the newest.
-            limit: Most batches of the page.
-            state: Only those in this state.
-            run: Only those of this run; needs an owner, because runs of two owners may have the same name.
-            labels: Only those with all of these labels.
-            v1: Only protocol v1's rollouts, instead of only the others.
-
-        Returns:
-            The page. It may be shorter than `limit` although older ones follow.
-        """
+        """Reads a page of the list."""
         match = _CURSOR.fullmatch(cursor or "")
         ms, batch = match.groups() if match else ("", "")
         wanted = [part for pair in (labels or {}).items() for part in pair]

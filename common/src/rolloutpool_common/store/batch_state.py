@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import orjson
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, CancelCause, Priority, Rates
 from rolloutpool_common.store import keys
@@ -13,25 +14,13 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.needs import read_needs
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import grading_wait, read_waits
-
-__all__ = ["read_state"]
+from rolloutpool_common.store.waits import read_waits, stage_waits
 
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
 
 async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, owner: str | None) -> BatchStatus | None:
-    """Reads the state of a batch.
-
-    Args:
-        connection: To Redis.
-        pool: Says what the pool lacks.
-        batch_id: The batch.
-        owner: Whose batch it must be; None stands for any.
-
-    Returns:
-        The state, or None where this owner has no such batch.
-    """
+    """Reads the state of a batch."""
     with store_errors():
         raw = await connection.redis.hgetall(keys.batch(batch_id))
         now_s = await now_ms(connection.redis) / 1000
@@ -76,13 +65,13 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         warnings=prefixed("warning:"),
         tool_errors=prefixed("tool_error:"),
         stale=prefixed("stale:"),
-        waiting=[*read_waits(fields, now_s), *lacking, *grading_wait(grading)] if finished_s is None else [],
+        waiting=[*read_waits(fields, now_s), *lacking, *stage_waits(grading)] if finished_s is None else [],
         sampled_tokens=sampled,
         total_tokens=int(fields.get("tokens", 0)),
         turns=int(fields.get("turns", 0)),
-        delivery=prefixed("push:"),
         priority=Priority(fields["priority"].decode()),
         labels=orjson.loads(fields["labels"]),
         created_at=datetime.fromtimestamp(created_s, UTC),
         finished_at=None if finished_s is None else datetime.fromtimestamp(finished_s, UTC),
+        **{k: v for capability in CAPABILITIES for k, v in capability.state(fields).items()},
     )

@@ -1,4 +1,4 @@
-"""Which tokenizers the rollouts of a batch need, so that a worker can load one before it claims a rollout.
+"""Says which tokenizers the rollouts of a batch need, so that a worker can load one before it claims a rollout.
 
 1. A submit writes the batch's distinct tokenizers into its hash: nearly always one, several if rollouts choose.
 2. A worker that gets a ticket reads them, once per batch. Only if there are several, it reads the rollout's own fields.
@@ -18,8 +18,6 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.lanes import lanes_of
 from rolloutpool_common.store.records import NewBatch
 
-__all__ = ["BatchTokenizers", "NeededTokenizer", "TokenizerRef", "tokenizers_field"]
-
 BATCHES = 1024
 """How many batches' tokenizers are remembered, and how many batches a starting worker looks at."""
 CLAIMS = 64
@@ -35,7 +33,7 @@ class TokenizerRef(NamedTuple):
 
 
 class NeededTokenizer(NamedTuple):
-    """What a rollout needs."""
+    """Holds what a rollout needs."""
 
     ref: TokenizerRef
     owner: str

@@ -14,8 +14,9 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_common.composition import CAPABILITIES, asks_of
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import BatchStatus, CancelCause, Delivery, Priority
+from rolloutpool_common.protocol.batch import BatchStatus, CancelCause, Priority
 from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.store import keys
@@ -54,8 +55,6 @@ from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import size_of, stage
 from rolloutpool_common.store.usage import usage_of
 
-__all__ = ["Batches"]
-
 RETENTION_SECONDS = 24 * 3600.0
 """From the end of a batch's last rollout to its deletion."""
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
@@ -74,40 +73,22 @@ class Batches:
     async def submit(
         self, new: NewBatch, limits: SubmitLimits | None = None, *, retention_s: float = RETENTION_SECONDS
     ) -> Submitted:
-        """Stages the rollouts unless they are few and small, then commits them in one step.
-
-        Args:
-            new: The batch, validated.
-            limits: What it must fit into, where that is not the usual.
-            retention_s: Seconds after the end of its last rollout until the batch is deleted.
-
-        Returns:
-            The batch; with an idempotency key that was used before, the batch of that time.
-
-        Raises:
-            IdempotencyKeyReused: If the key was used before with another digest.
-            SecretsUnkept: If there are secrets, and no key to encrypt them with.
-            TooManyOpen: If more rollouts would be open than the pool takes.
-            OverQuota: If its owner would hold more than they may.
-            NoRoom: If Redis has no room for it.
-        """
+        """Stages the rollouts unless they are few and small, then commits them in one step."""
         idempotency = keys.idempotency(new.owner, new.idempotency_key) if new.idempotency_key else ""
         encrypted: dict[str, str] = {}
         shared = self._secrets.encrypt_field(new.shared, encrypted)
-        push = None if new.delivery is None else self._encrypted_delivery(new.delivery)
         needs = BatchNeeds.of(new)
         carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         fields: list[Any] = ["shared", shared, "labels", orjson.dumps(new.labels)]
         fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
         fields += needs.fields()
-        if push is not None:
-            fields += ["push", push]
+        for capability in CAPABILITIES:
+            if capability.mark and (asked := new.asks.get(capability.name)) is not None:
+                fields += [capability.mark, capability.marked(asked, self._secrets)]
         if new.v1:
             fields += ["v1", 1]
         if (lease := new.polling_lease) is not None:
             fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
-        if new.graded:
-            fields += ["graded", 1]
         if new.attaches and new.attachment_bytes:
             fields += ["attachment_bytes", new.attachment_bytes]
         if new.weight != 1:
@@ -156,9 +137,6 @@ class Batches:
             for index in committed.get("precancelled", ()):
                 await self._rollouts.cancel_at(new.batch_id, index)
         return Submitted(batch_id, created=committed["outcome"] == b"created")
-
-    def _encrypted_delivery(self, delivery: Delivery) -> bytes:
-        return orjson.dumps({**delivery.model_dump(), "secret": self._secrets.encrypt(delivery.secret)})
 
     async def groups(self, batch_id: str) -> list[Group]:
         """Reads the state of each group of a batch with a group policy, in order of name; empty without a policy."""
@@ -261,7 +239,7 @@ class Batches:
             rollouts=[NewRollout(rollout_id=spec.get("rollout_id"), overrides=orjson.dumps(spec))],
             priority=Priority(priority.decode()),
             labels={**orjson.loads(labels), "requeued_from": uid},
-            graded=spec.get("grader") is not None,
+            asks=asks_of(None, [spec]),
             attaches=bool(spec.get("attach")),
             trunk=await self._rollouts.trunk(batch_id),
         )
@@ -272,16 +250,7 @@ class Batches:
             return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
 
     async def total(self, batch_id: str, owner: str | None, *, reader: str | None = None) -> int | None:
-        """Reads how many rollouts a batch has.
-
-        Args:
-            batch_id: The batch.
-            owner: Whose batch it must be; None stands for any.
-            reader: Who reads it. If this is its owner, its lease begins anew.
-
-        Returns:
-            The number, or None where this owner has no such batch.
-        """
+        """Reads how many rollouts a batch has."""
         with store_errors():
             total, owned_by, lease = await self._redis.hmget(keys.batch(batch_id), "total", "owner", "lease_ms")
         if total is None or owner not in (None, owned_by.decode()):
@@ -299,17 +268,6 @@ class Batches:
 
         A cursor from before the last start of Redis counts as the start: Redis may have lost results then, and stored
         others in their place. A reader that gets a result again knows it by its uid.
-
-        Args:
-            batch_id: The batch.
-            cursor: Of the slice before; "0" is the start.
-            limit: Most rollouts.
-
-        Returns:
-            The rollouts with the next cursor, and whether nothing can follow them.
-
-        Raises:
-            BatchDeleted: The batch is being deleted. The rest would pass for all of it.
         """
         known, _, after = cursor.rpartition(".")
         with store_errors():
@@ -336,11 +294,7 @@ class Batches:
         return EndedSlice(items, next_cursor, complete)
 
     async def results(self, batch_id: str, cursor: str, limit: int) -> ResultSlice:
-        """Reads the results that ended after a cursor; like `ended` otherwise.
-
-        Raises:
-            BatchDeleted: Some of them are gone. The rest would pass for the whole batch.
-        """
+        """Reads the results that ended after a cursor; like `ended` otherwise."""
         ended = await self.ended(batch_id, cursor, limit)
         names = [keys.rollout(keys.uid_of(batch_id, item.index), "result") for item in ended.items]
         with store_errors():
@@ -350,17 +304,8 @@ class Batches:
         items = [(item.cursor, expand(data)) for item, data in zip(ended.items, found, strict=True)]
         return ResultSlice(items, ended.next_cursor, ended.complete)
 
-    async def delivery(self, batch_id: str) -> Delivery | None:
-        """Reads where a batch's results are pushed, with the secret in plain text; raises `SecretUnreadable`."""
-        with store_errors():
-            raw = await self._redis.hget(keys.batch(batch_id), "push")
-        if raw is None:
-            return None
-        stored = orjson.loads(raw)
-        return Delivery.model_validate({**stored, "secret": self._secrets.decrypt(stored["secret"])})
-
     async def cancel(self, batch_id: str, cause: CancelCause = CancelCause.CALLER) -> int:
-        """Cancels each rollout that has not ended, and stops the others' pushes; returns how many were cancelled."""
+        """Cancels each rollout that has not ended, and tells capabilities of the others; returns how many it ended."""
         return await cancel_batch(self._connection, batch_id, cause)
 
     async def interrupted_cancellations(self) -> list[str]:

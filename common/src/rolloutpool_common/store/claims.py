@@ -1,6 +1,7 @@
 """A claim: the right to run one rollout, and what its worker is told with it."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -9,9 +10,8 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import WorkerRole
+from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.records import merge_spec
-
-__all__ = ["Claim", "ClaimRefused", "read_claim"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,10 @@ class Claim:
     """Calls of its present turn that failed in a row, without an answer, before a drain ended the last attempt."""
     called: bool = False
     """Whether its first model call was noted with the claim (`model_calls.py`)."""
-    grading: bool = False
-    """Whether its conversation is complete, and only its grade is missing (`grading.py`)."""
-    leads: bool = False
-    """Whether it stands for its whole group, which is to be graded."""
-    grade_tries: int = 0
-    """How often its grader was asked already, and failed."""
-    grade_due_in_s: float = 0.0
-    """While it is graded: seconds from the claim to its grader's deadline; below 0 where that has passed."""
+    stage: str | None = None
+    """The capability in whose stage it is: its conversation is complete (`capability.py`)."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What capabilities say of it, by name, as their scripts answer it."""
     claimed_at: float = field(default_factory=time.perf_counter, compare=False)
     """When this process got it, on its `time.perf_counter`."""
 
@@ -94,15 +90,7 @@ class ClaimRefused(StrEnum):
 
 
 def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRole, token: str) -> Claim:
-    """Makes a claim of what the script `claim` has answered.
-
-    Args:
-        answer: By name; its outcome is `claimed`.
-        uid: The rollout.
-        worker_id: Who has claimed it.
-        role: Of the worker.
-        token: Of the claim.
-    """
+    """Makes a claim of what the script `claim` has answered."""
     batch_id, _, index = uid.rpartition("-")
     now, deadline = int(answer["now_ms"]), answer["deadline_ms"]
     run, staleness = answer["run"].decode(), answer["max_staleness"]
@@ -123,10 +111,8 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
         deadline_in_s=(int(deadline) - now) / 1000 if deadline else None,
         queued_ms=float(now - int(answer["created_ms"])),
         spec=merge_spec(answer["shared"], answer["overrides"], uid=uid),
-        grading=bool(answer["grading"]),
-        leads=bool(answer["leads"]),
-        grade_tries=answer["grade_tries"],
-        grade_due_in_s=(float(due) - now) / 1000 if (due := answer["grade_due"]) else 0.0,
+        stage=answer["stage"].decode() or None,
+        notes=named(answer["notes"]) if answer["notes"] else {},
         more_waiting=bool(answer["more_waiting"]),
         priority=Priority(answer["priority"].decode()),
         # A batch without a run has its own id there.

@@ -15,6 +15,7 @@ commands is carried out in the epoch of its time.
 
 import asyncio
 import hashlib
+from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
@@ -24,8 +25,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import EqualJitterBackoff, NoBackoff
 from redis.exceptions import NoScriptError, ResponseError
 
+from rolloutpool_common.capability import StoredCapability
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.keys import PREFIX
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
@@ -36,32 +40,34 @@ from rolloutpool_common.store.redis_compat import (
     kind_of,
     take_over,
 )
-from rolloutpool_common.store.schema import SCHEMA_VERSION, ForeignSchema, check_version
-from rolloutpool_common.store.script_sources import read_sources
+from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, ForeignSchema, check_version
+from rolloutpool_common.store.script_sources import ScriptFiles, sets_of
 from rolloutpool_common.store.scripting import Scripts
 from rolloutpool_common.store.sender import RETRIES
 
-__all__ = ["Connection", "LoneConnection", "source_of"]
+_FILES = ScriptFiles.read(CAPABILITIES)
+_SOURCES = _FILES.sources()
+MOST_USING = 4096
+"""Batches of which a connection remembers what they use; plain ones need not be remembered."""
 
-_SOURCES = read_sources()
 
-
-def source_of(script: str) -> str:
+def source_of(script: str, used: str = "") -> str:
     """Returns the whole text of a script, for a connection that is not of a pool."""
-    return _SOURCES[script]
+    return _FILES.source(script, used) if used else _SOURCES[script]
+
+
+def sources_of(script: str) -> list[str]:
+    """Returns all texts of a script: one for each set of capabilities."""
+    return [source_of(script, used) for used in sets_of(CAPABILITIES)]
 
 
 class EpochConnection(GreetingConnection):
     """Greets Redis with `epoch.lua`."""
 
     async def greet(self) -> None:
-        """Checks the version of the data and notices a restart.
-
-        Raises:
-            ForeignSchema: Redis holds data of another version.
-        """
+        """Checks the version of the data and notices a restart."""
         # With its source: a Redis that was started again knows no script by its hash.
-        await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, check_health=False)
+        await self.send_command("EVAL", _SOURCES["epoch"], 0, SCHEMA_VERSION, OLDEST_READ, check_health=False)
         # Redis refuses the script while it takes no writes. Then no epoch is needed, and the reconciler notices.
         with suppress(ResponseError):
             found = named(await self.read_response())
@@ -101,6 +107,8 @@ class Connection:
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
         self.redis: Any = self._client(max_connections, socket_timeout=30)
         self._scripts = Scripts(self._dial, _SOURCES)
+        self._used: OrderedDict[str, str] = OrderedDict()
+        """The names of what a batch uses, each behind a blank, in order; only of batches that use something."""
 
     def _client(self, max_connections: int, socket_timeout: float | None) -> Redis:
         pool = RestingPool.from_url(
@@ -127,13 +135,41 @@ class Connection:
         return await take_over(connection, line)
 
     def script(self, name: str, *args: Any) -> asyncio.Future[Any]:
-        """Runs `scripts/<name>.lua` with these ARGV; the future has its answer.
-
-        Raises:
-            StoreUnavailable: Redis does not answer, or takes no writes.
-            StoreFull: Redis is out of memory.
-        """
+        """Runs `scripts/<name>.lua` with these ARGV; the future has its answer."""
         return self._scripts.run(name, args)
+
+    async def of_batch(self, name: str, batch_id: str, *args: Any) -> Any:
+        """Runs a script in which capabilities take part: the one that has just those which the batch uses.
+
+        A batch is taken for a plain one until the script says that it is not; a script that is the wrong one does
+        nothing else.
+        """
+        used = self._used.get(batch_id, "")
+        while True:
+            answer = await self._scripts.run(self._variant(name, used), (batch_id, *args))
+            if not isinstance(answer, list) or answer[:1] != [b"capabilities"]:
+                return answer
+            used = self._remember(batch_id, answer[1].decode())
+
+    async def capabilities_of(self, batch_id: str) -> list[StoredCapability]:
+        """Returns the capabilities that a batch uses, in order."""
+        marked = [one for one in CAPABILITIES if one.mark]
+        if not marked:
+            return []
+        with store_errors():
+            marks = await self.redis.hmget(f"{PREFIX}batch:{batch_id}", [one.mark for one in marked])
+        return [one for one, mark in zip(marked, marks, strict=True) if mark is not None]
+
+    def _variant(self, name: str, used: str) -> str:
+        if used and not self._scripts.knows(variant := name + used):
+            self._scripts.add(variant, name, source_of(name, used))
+        return name + used
+
+    def _remember(self, batch_id: str, used: str) -> str:
+        self._used[batch_id] = used
+        while len(self._used) > MOST_USING:
+            self._used.popitem(last=False)
+        return used
 
     def joined(self, name: str, *args: Any) -> asyncio.Future[Any]:
         """Runs a script as `script` does, in one with all that are joined to it in this tick (`store_call.py`)."""

@@ -1,7 +1,7 @@
 """Deleting an ended batch, with everything that Redis holds of it.
 
 1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
-2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories, pushes and names.
+2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories and names, and what capabilities keep.
 3. Then what its rollouts noted of their tokenizers (`pieces.py`), and what its owner held with it (`usage.py`).
 4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
@@ -11,16 +11,16 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import BatchStillRunning, store_errors
 from rolloutpool_common.store.pieces import Pieces
 
-__all__ = ["delete_batch"]
-
 CHUNK = 500
 """Rollouts per round trip."""
-ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams", "ungraded", "grades", "attachments")
+ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams", "ungraded", "attachments")
+CAPABILITY_PARTS = tuple(part for capability in CAPABILITIES for part in capability.rollout_parts)
 BATCH_PARTS = (
     "",
     "scalars",
@@ -37,20 +37,12 @@ BATCH_PARTS = (
     "needs",
     "lanes",
     "done",
-    "undelivered",
+    *(part for capability in CAPABILITIES for part in capability.batch_parts),
 )
 
 
 async def delete_batch(connection: Connection, batch_id: str) -> None:
-    """Deletes a batch; does nothing where it is gone already.
-
-    Args:
-        connection: To its Redis.
-        batch_id: The batch, whose rollouts have ended.
-
-    Raises:
-        BatchStillRunning: If some of them have not.
-    """
+    """Deletes a batch; does nothing where it is gone already."""
     redis = connection.redis
     with store_errors():
         total, finished, owner, idempotency = await redis.hmget(
@@ -86,9 +78,9 @@ async def _delete_rollouts(redis: Any, batch_id: str, indexes: range, owner: str
     pipe = redis.pipeline(transaction=False)
     for index, raw in zip(indexes, overrides, strict=True):
         uid = keys.uid_of(batch_id, index)
-        pipe.unlink(*(keys.rollout(uid, part) for part in ROLLOUT_PARTS))
-        pipe.zrem(keys.PUSH_DUE, uid)
-        pipe.hdel(keys.PUSH_ATTEMPTS, uid)
+        pipe.unlink(*(keys.rollout(uid, part) for part in (*ROLLOUT_PARTS, *CAPABILITY_PARTS)))
+        for capability in CAPABILITIES:
+            capability.forget(pipe, uid)
         name = orjson.loads(raw).get("rollout_id") if raw is not None else None
         if name is not None:
             names[keys.name(owner, name)] = uid.encode()

@@ -14,8 +14,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["DoubtedShape", "DoubtedShapes"]
-
 MOST_KEPT = 2_000
 """More than a process tells apart."""
 MOST_SAID = 8
@@ -40,12 +38,7 @@ class DoubtedShapes:
         self._connection = connection
 
     async def add(self, worker_id: str, ages: Mapping[str, float]) -> None:
-        """Notes what a worker doubts.
-
-        Args:
-            worker_id: The worker.
-            ages: By the shape's name, how many seconds ago its last equal comparison was there.
-        """
+        """Notes what a worker doubts."""
         told = (part for name, age_s in ages.items() for part in (name, int(age_s * 1000)))
         await self._connection.script("doubt", worker_id, MOST_KEPT, *told)
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a process and Redis.
+"""Says what can go wrong between a process and Redis.
 
 RolloutPoolError
 └── StoreError

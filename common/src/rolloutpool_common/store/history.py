@@ -14,8 +14,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.waits import status_of
 
-__all__ = ["Histories"]
-
 
 class Histories:
     """The histories of the rollouts in one store."""
@@ -24,15 +22,7 @@ class Histories:
         self._redis = connection.redis
 
     async def read(self, uid: str, owner: str | None) -> RolloutHistory | None:
-        """Reads the history of a rollout.
-
-        Args:
-            uid: The rollout.
-            owner: Whose rollout it must be; None stands for any.
-
-        Returns:
-            None where this owner has no such rollout.
-        """
+        """Reads the history of a rollout."""
         split = keys.split_uid(uid)
         # `b…-00` would find the batch's fields of `b…-0`, and no rollout.
         if split is None or keys.uid_of(*split) != uid:

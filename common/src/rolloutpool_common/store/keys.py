@@ -10,8 +10,8 @@ rp:batch:{b}:groups        hash    index -> group; only rollouts that have one
 rp:batch:{b}:deadlines     hash    index -> ms of its deadline; only rollouts that have one
 rp:batch:{b}:idempotent    set     trainer URLs that promised that asking a turn again is safe
 rp:batch:{b}:waits:{place} zset    index -> ms until which it counts as waiting there (`waits.py`); expires by itself
-rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{group} and verdict:{group}, with graders
-                                   what `grading.lua`'s groups need; only with a group policy or graders
+rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{group} and verdict:{group}; only with a
+                                   group policy, or for a capability that needs it
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
 rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations.py`)
@@ -36,8 +36,7 @@ rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this
 A rollout:
 rp:rollout:{uid}           hash    status, attempt, claim (token, worker, uncalled), counters; absent before its first
 rp:rollout:{uid}:journal   list    what it has done so far, while it runs or waits (`protocol/journal.py`)
-rp:rollout:{uid}:ungraded  string  its result without its grade, while it is graded (`grading.py`)
-rp:rollout:{uid}:grades    string  of the rollout that leads its group: the group's grades, until all are delivered
+rp:rollout:{uid}:ungraded  string  its result while it is in a stage of a capability (`capability.py`)
 rp:rollout:{uid}:attachments  string  what an engine said of its ids besides log-probabilities (`attachments.py`)
 rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
 rp:rollout:{uid}:streams   list    records of annotations, one number for a token; deleted with its batch
@@ -48,7 +47,6 @@ rp:polling_leases          zset    uid -> ms; written by an older version beside
 rp:polled:{owner}          hash    the caller's name -> uid, of rollouts that have such a lease and have not ended
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
-rp:grading                 zset    uid -> ms of its grader's deadline, of rollouts that are graded or wait for that
 rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
 rp:trials                  zset    w -> ms until which the isolated worker is awaited that w starts for suspects
 rp:isolated                set     workers that try suspects
@@ -88,7 +86,6 @@ rp:worker:{w}:claims       set     uids that it has claimed
 rp:worker:{w}:stop         set     tokens of claims that it must stop running; its next beat takes them
 rp:life:{w}                (a channel, no key) the process is subscribed while it exists; `sup:{id}` for a supervisor
 rp:trainer:{digest}        string  whether a trainer keeps ids or renders again; expires by itself
-rp:regrade:{id}            hash    a regrade: job (JSON), done, counters, who does it (`regrades.py`); expires by itself
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
 Vocabularies of tokenizers (`pieces.py`); {sha} is the sha256 of a tokenizer:
@@ -98,14 +95,9 @@ rp:pieces_writer:{sha}     string  the worker that writes it at the moment; expi
 rp:made_with:{sha}         set     owners of kept rollouts that it made; rp:made_with:{sha}:{owner} has their batches
 rp:doubts                  hash    shape of deltas -> since when they may be wrong, when that was found (ms), by whom
 
-Pushes to webhooks (`pushes.py`):
-rp:push:due                zset    uid -> ms of the next attempt
-rp:push:attempts           hash    uid -> attempts made
-rp:push:dead               list    uids whose push was given up, newest first; at most 10,000
-rp:push:down:{receiver}    hash    of a receiver that is down: failures, next_ms; expires by itself
-
 The pool:
 rp:schema                  string  version of all this data (`schema.py`); absent in version 1
+rp:older                   string  1 while a worker lives that does not read this version (`offers.lua`)
 rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`);
                                    data: a name of this data, by chance (`polling_leases.py`)
 rp:leader                  string  the process that reconciles; expires by itself
@@ -128,7 +120,6 @@ ENDS = "~ends"
 """Stands in that stream for a batch where the process of a worker has ended."""
 DEADLINES = f"{PREFIX}deadlines"
 DELAYED = f"{PREFIX}delayed"
-GRADING = f"{PREFIX}grading"
 SUSPECTS = f"{PREFIX}suspects"
 ISOLATED = f"{PREFIX}isolated"
 OPEN = f"{PREFIX}open"
@@ -152,9 +143,6 @@ OTHER_ENDPOINTS = "other"
 """Stands for all endpoints that have no sums of their own."""
 PIECES = f"{PREFIX}pieces"
 DOUBTS = f"{PREFIX}doubts"
-PUSH_DUE = f"{PREFIX}push:due"
-PUSH_ATTEMPTS = f"{PREFIX}push:attempts"
-PUSH_DEAD = f"{PREFIX}push:dead"
 
 
 def batch(batch_id: str, part: str = "") -> str:
@@ -204,7 +192,7 @@ def lanes(priority: Priority) -> str:
 
 
 def outbox(batch_id: str, lane: str) -> str:
-    """What waits of a batch in a lane."""
+    """Returns what waits of a batch in a lane."""
     _, tilde, digest = lane.partition("~")
     return batch(batch_id, f"outbox{tilde}{digest}")
 
@@ -215,22 +203,17 @@ def routed(priority: str, offer: str) -> str:
 
 
 def steering(run: str) -> str:
-    """What is known of a run; `run` has its owner's name in front (`runs.py`)."""
+    """Returns what is known of a run; `run` has its owner's name in front (`runs.py`)."""
     return f"{PREFIX}steering:{run}"
 
 
 def preflight(request_id: str) -> str:
-    """What a worker found out about callback endpoints."""
+    """Returns what a worker found out about callback endpoints."""
     return f"{PREFIX}preflight:{request_id}"
 
 
-def regrade(regrade_id: str) -> str:
-    """A regrade: what is to be done, and how far it is."""
-    return f"{PREFIX}regrade:{regrade_id}"
-
-
 def trainer(name: str) -> str:
-    """What workers have learned of a trainer; `name` stands for its endpoint, tokenizer and template."""
+    """Returns what workers have learned of a trainer; `name` stands for its endpoint, tokenizer and template."""
     return f"{PREFIX}trainer:{name}"
 
 
@@ -240,7 +223,7 @@ def measures(endpoint: str) -> str:
 
 
 def process(name: str) -> str:
-    """What a process is at this moment."""
+    """Returns what a process is at this moment."""
     return f"{PREFIX}process:{name}"
 
 

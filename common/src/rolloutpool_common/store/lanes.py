@@ -26,8 +26,6 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.offers import digest_of
 from rolloutpool_common.store import keys
 
-__all__ = ["lanes_of"]
-
 
 async def lanes_of(redis: Any, priority: Priority) -> list[str]:
     """Returns the lanes of a priority class: the class itself, and its parts in which something may wait."""

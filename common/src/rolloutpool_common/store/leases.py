@@ -6,7 +6,7 @@ of the Osmosis wire fails when the holder of its token has not polled it (`polli
 1. The batch has a place in `rp:leases`, or `rp:leases:polled`, from its commit to its end: the time at which its lease
    is over. The time is of the served clock, which stands still while Redis or the API is away (`tick.lua`).
 2. Each read by its owner puts that time off (`renew`), and so does each push that its webhook takes
-   (`settle_push.lua`). Of a rollout that is polled, only its holder's looks do (`look_polled.lua`).
+   (`capabilities/webhooks`). Of a rollout that is polled, only its holder's looks do (`look_polled.lua`).
 3. Once a second the reconciler lets the clock go on, and gets what is over. A batch's cancellation has begun in the
    same step, and is completed even if the reconciler ends there. A rollout that was polled is found again by the next
    tick until it has ended, and no look renews it meanwhile.
@@ -18,8 +18,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["Leases", "Tick"]
-
 AT_ONCE = 20
 """Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
 POLLED_AT_ONCE = 1000
@@ -27,7 +25,7 @@ POLLED_AT_ONCE = 1000
 
 
 class Tick(NamedTuple):
-    """What is over, by the served clock."""
+    """Holds what is over, by the served clock."""
 
     batches: list[str]
     """Batches whose lease is over; their cancellation has begun."""
@@ -53,11 +51,6 @@ class Leases:
         return lease is not None and bool(owner == reader.encode())
 
     async def tick(self, process: str, *, serving: bool) -> Tick:
-        """Lets the served clock go on.
-
-        Args:
-            process: The one that reconciles.
-            serving: Whether callers could reach the API, and this process Redis, since the last tick.
-        """
+        """Lets the served clock go on."""
         answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE, POLLED_AT_ONCE))
         return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "polled", "paused")))

@@ -36,10 +36,8 @@ from redis.retry import Retry
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import source_of
-from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
+from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, check_version
 from rolloutpool_common.store.workers import BEAT_SECONDS
-
-__all__ = ["Heart", "Lifeline"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ _BEAT_SHA = hashlib.sha1(source_of("beat").encode()).hexdigest()
 
 
 class Heart(Protocol):
-    """What a worker's beats say. Both methods are called in the lifeline's thread, and must not wait."""
+    """Holds what a worker's beats say. Both methods are called in the lifeline's thread, and must not wait."""
 
     def beat(self) -> tuple[Any, ...] | None:
         """Returns what `beat.lua` is given; None where the worker has nothing to say yet."""
@@ -71,13 +69,7 @@ class Lifeline:
     """The lifeline of this process, kept by a thread."""
 
     def __init__(self, redis_url: str, name: str, heart: Heart | None = None) -> None:
-        """Prepares without connecting.
-
-        Args:
-            redis_url: The same URL as the store's: `redis://`, `rediss://` or `unix://`.
-            name: A worker's id, or `sup:{id}` for a supervisor.
-            heart: Says and hears the worker's beats; None for a process that has none.
-        """
+        """Prepares without connecting."""
         self._channel = keys.life(name)
         self._heart = heart
         self._url = redis_url
@@ -201,7 +193,7 @@ class Lifeline:
         if self._heart is None:
             return
         with suppress(ResponseError):
-            check_version(named(self._ask("EVAL", source_of("epoch"), 0, SCHEMA_VERSION))["schema"])
+            check_version(named(self._ask("EVAL", source_of("epoch"), 0, SCHEMA_VERSION, OLDEST_READ))["schema"])
 
     def _speak(self) -> None:
         """Sends a beat, or a PING where there is nothing to say; raises where no answer comes."""

@@ -25,8 +25,6 @@ from rolloutpool_common.process.metrics import STORE_SECONDS
 from rolloutpool_common.store.redis_compat import NOT_COMPLETE, PushNotification, answer_reader
 from rolloutpool_common.store.store_call import StoreCall
 
-__all__ = ["Line"]
-
 _SPECIAL = (Exception, PushNotification)
 
 
@@ -39,13 +37,7 @@ class Line(asyncio.Protocol):
         on_unknown: Callable[[StoreCall], None],
         on_end: "Callable[[Line, Exception], None]",
     ) -> None:
-        """Is not connected yet.
-
-        Args:
-            on_rest: Called when all calls have their answers.
-            on_unknown: Called with each call whose script this Redis doesn't know; it has done nothing.
-            on_end: Called once, with what ended the line; `calls` are those without an answer.
-        """
+        """Is not connected yet."""
         self.calls: deque[StoreCall] = deque()
         """Without an answer, in the order in which they were sent."""
         self.sent = self.heard = time.perf_counter()

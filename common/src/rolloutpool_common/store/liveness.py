@@ -34,8 +34,6 @@ from rolloutpool_common.store.reconciliation import LEASE_MS, Reconciliation, Re
 from rolloutpool_common.store.verdicts import STALLED_SECONDS, DeathVerdict, Sighting, Verdicts
 from rolloutpool_common.store.workers import Workers
 
-__all__ = ["LOOK_SECONDS", "RESTARTED_SECONDS", "REST_SECONDS", "Liveness"]
-
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
@@ -75,14 +73,7 @@ class Liveness:
         """Seconds until the next look, as the last one has found things."""
 
     async def look(self) -> bool:
-        """Looks once; if this process leads, it begins the removal of each worker that is dead.
-
-        Returns:
-            Whether this process leads.
-
-        Raises:
-            StoreError: Redis does not answer. This time counts for nothing; the next call looks again.
-        """
+        """Looks once; if this process leads, it begins the removal of each worker that is dead."""
         asked = time.monotonic()
         put_off_s, self.pause_s = self.pause_s - LOOK_SECONDS, LOOK_SECONDS
         try:

@@ -19,8 +19,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.redis_settings import read_info
 
-__all__ = ["MeasureRow", "Measured", "PoolMeasures", "RedisFacts"]
-
 MOST_ENDPOINTS = 20
 IDLE_SECONDS = 3600.0
 GONE_SECONDS = 30.0
@@ -30,7 +28,7 @@ MeasureRow = tuple[str, str, int]
 
 
 class RedisFacts(NamedTuple):
-    """What Redis says of itself; 0 where this account may not ask."""
+    """Holds what Redis says of itself; 0 where this account may not ask."""
 
     memory_bytes: int
     memory_limit_bytes: int
@@ -58,14 +56,7 @@ class PoolMeasures:
         self._redis = connection.redis
 
     async def report(self, process: str, number: int, standing: Mapping[str, Any], rows: Sequence[MeasureRow]) -> None:
-        """Adds a report.
-
-        Args:
-            process: Its name, new at each start.
-            number: Rises by 1 with each report that was answered; the same report is sent again under the same number.
-            standing: What it is now.
-            rows: What it has measured since the report before.
-        """
+        """Adds a report."""
         await self._connection.script(
             *("report", process, number, orjson.dumps(standing), int(GONE_SECONDS * 1000), MOST_ENDPOINTS),
             *(int(IDLE_SECONDS * 1000), *(part for row in rows for part in row)),

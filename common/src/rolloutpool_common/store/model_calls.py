@@ -24,8 +24,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
 from rolloutpool_common.store.rollouts import Rollouts
 
-__all__ = ["ModelCalls"]
-
 
 class ModelCalls:
     """Notes about the model calls of claimed rollouts."""
@@ -42,12 +40,7 @@ class ModelCalls:
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
 
     async def take_back(self, claim: Claim, *, certain: bool) -> None:
-        """Notes that no model call is in flight under this claim, after one was noted.
-
-        Args:
-            claim: The claim; one that is lost is not this call's concern.
-            certain: Whether earlier attempts left none unanswered either.
-        """
+        """Notes that no model call is in flight under this claim, after one was noted."""
         await self._connection.script("uncalled", claim.uid, claim.token, int(certain))
 
     async def note_idempotent(self, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""What the rollouts of a batch need of a worker, computed once, at its submission.
+"""Says what the rollouts of a batch need of a worker, computed once, at its submission.
 
 What most of them need stands in the batch's hash. Only those that need something else have an entry of their own, so a
 batch whose rollouts are alike costs one field, and a plain one nothing.
@@ -11,14 +11,13 @@ from typing import Any
 
 import orjson
 
-from rolloutpool_common.protocol.offers import needs_of, spell
+from rolloutpool_common.protocol.offers import PLUGINS, needs_of, spell
 from rolloutpool_common.store.records import NewBatch
-
-__all__ = ["BatchNeeds", "read_needs"]
 
 SHOWN = 32
 """Different needs of a batch that its state can name."""
-_WORDS = tuple(f'"{name}"'.encode() for name in ("environment", "grader", "agent", "tools", "termination_strategy"))
+_OPTIONS = ("environment", "agent", "tools", "termination_strategy", *(kind.option for kind in PLUGINS))
+_WORDS = tuple(f'"{name}"'.encode() for name in _OPTIONS)
 """A rollout whose own fields have none of these words needs what the batch does."""
 
 
@@ -58,11 +57,7 @@ class BatchNeeds:
 
 
 def read_needs(fields: Mapping[str, bytes]) -> list[list[str]]:
-    """Reads what the rollouts of a batch need; several lists where they differ, at most `SHOWN` beside the common one.
-
-    Args:
-        fields: Of the batch's hash.
-    """
+    """Reads what the rollouts of a batch need; several lists where they differ, at most `SHOWN` beside the common."""
     common = fields.get("needs")
     others: list[str] = orjson.loads(fields.get("other_needs") or b"[]")
     spelled = [*([] if common is None else [common.decode()]), *others]

@@ -1,4 +1,4 @@
-"""What the live workers offer, as `reserve.lua` reads it: one entry for each different offer.
+"""Says what the live workers offer, as `reserve.lua` reads it: one entry for each different offer.
 
 A worker's record says what it offers. Workers of earlier releases say it only in their announcement, which is read here
 on their behalf; one that cannot be read offers nothing. They read no queue of their own (`lanes.py`).
@@ -13,17 +13,14 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.offers import spell
 from rolloutpool_common.protocol.workers import UnreadableWorker
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.announcements import offer_of, read_announcement
+from rolloutpool_common.store.announcements import LATE_SECONDS, offer_of, read_announcement
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.workers import LATE_SECONDS
-
-__all__ = ["Offers", "OffersLook"]
 
 
 class OffersLook(NamedTuple):
-    """What a look at the workers has found."""
+    """Holds what a look at the workers has found."""
 
     changed: bool
     """Whether the offers are others than at the look before."""
@@ -51,15 +48,7 @@ class Offers:
         return OffersLook(changed, [(Priority(priority.decode()), offer.decode()) for priority, offer in gone])
 
     async def queue_for(self, needs: Iterable[str]) -> str | None:
-        """Finds the queue for a request that not every worker can carry out.
-
-        Args:
-            needs: Names with their kind in front.
-
-        Returns:
-            The digest of the suited offer with the most workers; empty where every worker is suited, or nobody has
-            looked yet; None where nobody is suited.
-        """
+        """Finds the queue for a request that not every worker can carry out."""
         needed = frozenset(needs)
         with store_errors():
             noted = await self._redis.hgetall(keys.OFFERS)

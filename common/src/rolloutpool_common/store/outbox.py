@@ -26,14 +26,12 @@ from typing import NamedTuple
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import keys
+from rolloutpool_common.store.announcements import LATE_SECONDS
 from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.lanes import lanes_of
 from rolloutpool_common.store.records import Ticket
-from rolloutpool_common.store.workers import LATE_SECONDS
-
-__all__ = ["PER_WORKER", "Outbox", "Reserved"]
 
 PER_WORKER = 128
 """The window: published and unclaimed tickets per priority class and live worker. A worker takes some hundred tickets
@@ -41,7 +39,7 @@ a second and refills twenty times a second. More would only hold up later submit
 
 
 class Reserved(NamedTuple):
-    """What was taken out of the outboxes of one priority class, to be published."""
+    """Holds what was taken out of the outboxes of one priority class, to be published."""
 
     priority: Priority
     tickets: list[Ticket]
@@ -59,15 +57,7 @@ class Outbox:
         self._redis = connection.redis
 
     async def reserve(self, priority: Priority, limit: int) -> list[Ticket]:
-        """Takes tickets for which the window has room; the caller must publish them now.
-
-        Args:
-            priority: The class.
-            limit: Most tickets.
-
-        Returns:
-            The tickets, all with the same time of publishing; empty where nothing waits or the window is full.
-        """
+        """Takes tickets for which the window has room; the caller must publish them now."""
         return (await self._reserve(priority, limit)).tickets
 
     async def reserve_all(self, limit: int) -> list[Reserved]:
@@ -95,15 +85,6 @@ class Outbox:
         """Puts tickets of one queue back into their outbox that were published before `before_ms` and never claimed.
 
         A ticket that was slow and not lost is then published twice. The second one finds the rollout claimed, and ends.
-
-        Args:
-            priority: The class.
-            before_ms: A time of Redis' clock.
-            limit: How many to look at.
-            offer: Whose queue; empty for the queue that every worker reads.
-
-        Returns:
-            How many were put back.
         """
         key = keys.routed(priority, offer) if offer else keys.published(priority)
         elsewhere = {} if offer else await self._routed(priority)

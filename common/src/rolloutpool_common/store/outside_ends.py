@@ -16,9 +16,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import expand, merge_fields
 from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import grading_wait, is_queued, own_wait
-
-__all__ = ["outside_result", "unsampled_result", "wait_of", "without_grade"]
+from rolloutpool_common.store.waits import is_queued, own_wait, stage_waits
 
 
 async def outside_result(
@@ -30,20 +28,7 @@ async def outside_result(
     reason: FinishReason,
     failure: Failure | None,
 ) -> RolloutResult | str:
-    """Reads what is known of a rollout, and makes its result.
-
-    Args:
-        connection: To Redis.
-        pool: Says what the pool lacks.
-        batch_id: Its batch.
-        index: Its place in the batch.
-        status: The terminal status.
-        reason: Why it ends.
-        failure: What went wrong; a rollout that fails has not waited.
-
-    Returns:
-        The result; "gone" where there is no such rollout, or the terminal status that it has already.
-    """
+    """Reads what is known of a rollout, and makes its result."""
     uid = keys.uid_of(batch_id, index)
     with store_errors():
         pipe = connection.redis.pipeline(transaction=False)
@@ -58,8 +43,8 @@ async def outside_result(
     if state is not None and RolloutStatus(state.decode()).terminal:
         return str(state.decode())
     if ungraded is not None and failure is not None:
-        # Its conversation is complete, and what was sampled is good: only its grade has failed.
-        return without_grade(RolloutResult.model_validate_json(expand(ungraded)), failure)
+        # Its conversation is complete, and what was sampled is good: only its stage has failed.
+        return failed_in_stage(RolloutResult.model_validate_json(expand(ungraded)), failure)
     fields = merge_fields(shared, overrides, uid=uid)
     waited = None
     if failure is None:
@@ -80,20 +65,12 @@ async def outside_result(
     )
 
 
-def without_grade(result: RolloutResult, failure: Failure, *, tries: int = 0, ms: float | None = None) -> RolloutResult:
-    """Makes the result of a rollout whose grade has failed: with all that was sampled, and without a reward.
-
-    Args:
-        result: Of its conversation.
-        failure: Why there is no grade.
-        tries: How often the grader was asked.
-        ms: Wall time of the last try.
-    """
-    report = None if result.grade is None else result.grade.model_copy(update={"tries": tries, "ms": ms})
+def failed_in_stage(result: RolloutResult, failure: Failure) -> RolloutResult:
+    """Makes the result of a rollout whose stage has failed: with all that was sampled, and without a reward."""
     return result.model_copy(
         update={
             **{"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failure},
-            **{"reward": None, "reward_parts": {}, "grade": report},
+            **{"reward": None, "reward_parts": {}},
         }
     )
 
@@ -109,24 +86,10 @@ def wait_of(
     *,
     stage: bytes | None = None,
 ) -> Waiting | None:
-    """Says what a rollout that has not ended waits for.
-
-    Args:
-        fields: What `merge_fields` returns for it.
-        state: Its status, as Redis returns it; so are the next two.
-        attempt: Number of its last attempt.
-        note: What its worker has noted (`waits`).
-        pool: The workers; it is asked for queued rollouts alone.
-        now_s: Unix time.
-        paused: That its run is paused, if it is.
-        stage: Set while only its grade is missing.
-
-    Returns:
-        The first cause; None where it does not wait.
-    """
+    """Says what a rollout that has not ended waits for."""
     noted = own_wait(note, attempt, now_s)
     if stage is not None:
-        return noted or grading_wait(1)[0]
+        return noted or next(iter(stage_waits(1)), None)
     noted = noted or paused
     if noted is not None or pool is None or not is_queued(state):
         return noted
@@ -147,20 +110,7 @@ def unsampled_result(
     failure: Failure | None = None,
     waited_for: Waiting | None = None,
 ) -> RolloutResult:
-    """Makes the result of a rollout that is ended from outside, so it has no samples.
-
-    Args:
-        batch_id: Its batch.
-        index: Its place in the batch.
-        fields: What `merge_fields` returns for it.
-        group: Its group, as Redis returns it; so are the next two.
-        attempt: Number of its last attempt; None before the first.
-        worker: The worker of that attempt.
-        status: The terminal status.
-        reason: Why it ends.
-        failure: What went wrong, if anything did.
-        waited_for: What it waited for.
-    """
+    """Makes the result of a rollout that is ended from outside, so it has no samples."""
     return RolloutResult(
         uid=keys.uid_of(batch_id, index),
         rollout_id=fields["rollout_id"],

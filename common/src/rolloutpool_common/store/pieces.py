@@ -18,8 +18,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["Pieces", "Wanted"]
-
 IDLE_SECONDS = 3600
 """How long a vocabulary is kept that no kept rollout used, after the last worker asked for it."""
 WRITING_SECONDS = 60
@@ -52,28 +50,11 @@ class Pieces:
         return Wanted(answer.decode())
 
     async def keep(self, tokenizer_sha256: str, written: bytes, *, max_bytes: int) -> bool:
-        """Stores a vocabulary, unless one is there.
-
-        Args:
-            tokenizer_sha256: Of the tokenizer.
-            written: Its `TokenPieces` as JSON, compressed by gzip.
-            max_bytes: What all vocabularies may take.
-
-        Returns:
-            False where they would take more; nothing is stored then.
-        """
+        """Stores a vocabulary, unless one is there."""
         return bool(await self._connection.script("keep_pieces", tokenizer_sha256, written, max_bytes, IDLE_SECONDS))
 
     async def read(self, tokenizer_sha256: str, owner: str | None) -> bytes | None:
-        """Reads a vocabulary as it was written.
-
-        Args:
-            tokenizer_sha256: Of the tokenizer.
-            owner: Who asks; a kept rollout of theirs must have used it. None stands for an admin, who may read all.
-
-        Returns:
-            None where it is not kept, or is none of this owner's.
-        """
+        """Reads a vocabulary as it was written."""
         with store_errors():
             if owner is not None and not await self._redis.exists(keys.made_with(tokenizer_sha256, owner)):
                 return None

@@ -30,11 +30,9 @@ is not `held`.
 from collections.abc import Set
 from enum import StrEnum
 
-__all__ = ["Place", "fault_in"]
-
 
 class Place(StrEnum):
-    """Where an open rollout is; the module's table says what each place means."""
+    """Says where an open rollout is; the module's table says what each place means."""
 
     RUNNING = "running"
     SUSPECTS = "suspects"
@@ -51,14 +49,7 @@ _ONE_OF = frozenset({Place.RUNNING, Place.SUSPECTS, Place.DELAYED, Place.PUBLISH
 
 
 def fault_in(places: Set[Place]) -> str | None:
-    """Judges where one open rollout is.
-
-    Args:
-        places: All of its places, read in one step.
-
-    Returns:
-        What is wrong, in words; None where exactly one owner has its next step.
-    """
+    """Judges where one open rollout is."""
     if not places:
         return "it is nowhere: nobody would ever run or end it"
     owners = sorted(places & _ONE_OF)

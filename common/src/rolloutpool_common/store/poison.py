@@ -1,4 +1,4 @@
-"""What the failure of a poisonous rollout says, so that its author finds the cause.
+"""Says what the failure of a poisonous rollout says, so that its author finds the cause.
 
 Its isolated workers are dead and can say nothing. Two things are known: how they ended, as their parents saw it
 (`ProcessEnd`; the deaths without company, `release.lua`), and how far the journal got. What comes after the last record
@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from rolloutpool_common.errors import PoisonRollout
 from rolloutpool_common.protocol.journal import JournalRecord, TurnRecord
 
-__all__ = ["explain_poison"]
-
 MOST_TOOLS = 8
 """Tools that are named; more would hide the sentence."""
 LONGEST_NAME = 64
@@ -29,14 +27,7 @@ LONGEST_NAME = 64
 
 
 def explain_poison(deaths: int, ends: Sequence[str], records: Sequence[JournalRecord] | None) -> PoisonRollout:
-    """Makes the error of a rollout that killed its workers.
-
-    Args:
-        deaths: How many workers it is suspected of having killed.
-        ends: How the isolated workers ended that ran nothing else, as `str(ProcessEnd)`; "unknown" where no parent saw
-            it. Empty for a rollout that is condemned for all that ever died with it.
-        records: Its journal; None where its conversation is complete.
-    """
+    """Makes the error of a rollout that killed its workers."""
     ways = sorted(set(ends) - {"unknown"})
     how = f" ({', '.join(ways)})" if ways else ""
     who = f"{len(ends)} isolated workers" if ends else f"{deaths} workers"

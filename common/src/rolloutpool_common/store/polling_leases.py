@@ -27,8 +27,6 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import NewLease
 from rolloutpool_common.store.rollouts import Rollouts
 
-__all__ = ["LeaseLook", "LeaseOutcome", "PollingLeases", "new_lease"]
-
 T = TypeVar("T")
 
 AT_ONCE = 64
@@ -36,7 +34,7 @@ AT_ONCE = 64
 
 
 class LeaseOutcome(StrEnum):
-    """What a look at a lease finds."""
+    """Says what a look at a lease finds."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -46,7 +44,7 @@ class LeaseOutcome(StrEnum):
 
 
 class LeaseLook(NamedTuple):
-    """What a look at a lease has found; with `ok` alone there is more than the outcome."""
+    """Holds what a look at a lease has found; with `ok` alone there is more than the outcome."""
 
     outcome: LeaseOutcome
     batch_id: str = ""
@@ -56,14 +54,7 @@ class LeaseLook(NamedTuple):
 
 
 def new_lease(lasts_s: float) -> tuple[str, NewLease]:
-    """Makes a lease.
-
-    Args:
-        lasts_s: Seconds without a look after which it is over.
-
-    Returns:
-        Its token, for its holder alone, and what the store gets.
-    """
+    """Makes a lease."""
     token = secrets.token_urlsafe(32)
     return token, NewLease(_digest(token), lasts_s)
 
@@ -77,13 +68,7 @@ class PollingLeases:
         self._rollouts = rollouts
 
     async def look(self, owner: str, idempotency_key: str, token: str) -> LeaseLook:
-        """Looks at a rollout as the holder of its lease, and so renews the lease.
-
-        Args:
-            owner: Who has submitted it.
-            idempotency_key: Under which it was submitted.
-            token: Of the lease.
-        """
+        """Looks at a rollout as the holder of its lease, and so renews the lease."""
         answer = named(
             await self._connection.script("look_polled", keys.idempotency(owner, idempotency_key), _digest(token))
         )
@@ -100,15 +85,7 @@ class PollingLeases:
         return RolloutStatus((stage or status or b"queued").decode())
 
     async def live(self, owner: str, names: Sequence[str] | None = None) -> dict[str, str]:
-        """Finds an owner's rollouts that have a lease and have not ended.
-
-        Args:
-            owner: Who has submitted them.
-            names: The caller's names of those that are looked for; None stands for all.
-
-        Returns:
-            Name and uid of each.
-        """
+        """Finds an owner's rollouts that have a lease and have not ended."""
         with store_errors():
             if names is None:
                 return {n.decode(): uid.decode() for n, uid in (await self._redis.hgetall(keys.polled(owner))).items()}
@@ -116,11 +93,7 @@ class PollingLeases:
         return {name: uid.decode() for name, uid in zip(names, found, strict=True) if uid is not None}
 
     async def active(self, owner: str) -> tuple[str, int]:
-        """Counts an owner's rollouts that have a lease and have not ended.
-
-        Returns:
-            A name of this Redis' data, which stays as long as its rollouts do; and the count.
-        """
+        """Counts an owner's rollouts that have a lease and have not ended."""
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.hsetnx(keys.EPOCH, "data", secrets.token_hex(16))
@@ -130,11 +103,7 @@ class PollingLeases:
         return name.decode(), count
 
     async def cancel(self, uids: Iterable[str]) -> dict[str, RolloutStatus]:
-        """Cancels rollouts.
-
-        Returns:
-            Of those that had not ended, the status that each had before: queued, running or grading.
-        """
+        """Cancels rollouts."""
         uids = list(uids)
         found = await _in_turns(self._cancel, uids)
         return {uid: status for uid, status in zip(uids, found, strict=True) if status is not None}

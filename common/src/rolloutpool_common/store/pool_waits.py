@@ -1,4 +1,4 @@
-"""What queued rollouts wait for that no worker can note: a worker, one that is suited, a tokenizer, a free slot.
+"""Says what queued rollouts wait for that no worker can note: a worker, one that is suited, a tokenizer, a free slot.
 
 Nothing is written for this. The workers' beats say all of it, so it is read with them when someone asks about a batch
 with queued rollouts, at most once a second in each process.
@@ -9,14 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rolloutpool_common.protocol.offers import missing, shown
+from rolloutpool_common.protocol.offers import RELEASE, missing, shown
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.protocol.workers import Worker, WorkerRole
 from rolloutpool_common.store.announcements import offer_of
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.workers import Workers
-
-__all__ = ["PoolState", "PoolWaits"]
 
 LOOK_SECONDS = 1.0
 _NAMED = 3
@@ -32,16 +30,7 @@ class PoolState:
     """Workers whose announcement cannot be read."""
 
     def waits(self, tokenizers: Collection[str], queued: int = 1, needs: Sequence[Sequence[str]] = ()) -> list[Waiting]:
-        """Says what queued rollouts wait for.
-
-        Args:
-            tokenizers: Those that the rollouts need, as workers name them.
-            queued: How many rollouts are queued.
-            needs: What they need of a worker (`protocol/offers.py`); several lists where they need different things.
-
-        Returns:
-            One entry for each cause; none where a worker could take them at once.
-        """
+        """Says what queued rollouts wait for."""
         taking = [worker for worker in self.workers if worker.alive and not worker.draining]
         if not taking:
             why = "all workers shut down" if self.workers else "no worker is alive"
@@ -74,6 +63,8 @@ class PoolState:
         suited = [worker for worker in taking if self._has(worker, needs)]
         if not suited:
             lacks = missing(needs, [self._offers[worker.worker_id] for worker in taking])
+            if RELEASE in lacks:
+                return "all live workers are of an earlier release, which gets no new work; start workers of this one"
             alone = all(any(name in self._offers[worker.worker_id] for worker in taking) for name in needs)
             return f"no live worker has {shown(lacks)}{' together' if alone else ''}; start one that does"
         if any(worker.wire for worker in suited) or (len(suited) == len(taking) and not self.unreadable):

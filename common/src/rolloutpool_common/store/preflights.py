@@ -5,8 +5,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["Preflights"]
-
 KEEP_SECONDS = 60
 """An answer that the API does not read within this time expires."""
 
@@ -18,12 +16,7 @@ class Preflights:
         self._redis = connection.redis
 
     async def answer(self, request_id: str, found: Preflight) -> None:
-        """Leaves an answer for the API process that asked; it expires after `KEEP_SECONDS`.
-
-        Args:
-            request_id: Under which the API process looks for it.
-            found: What the worker found out.
-        """
+        """Leaves an answer for the API process that asked; it expires after `KEEP_SECONDS`."""
         with store_errors():
             await self._redis.set(keys.preflight(request_id), found.model_dump_json(), ex=KEEP_SECONDS)
 

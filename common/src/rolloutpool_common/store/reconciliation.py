@@ -30,8 +30,9 @@ import uuid
 from contextlib import suppress
 from typing import NamedTuple
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.errors import PoisonRollout
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.store import keys
@@ -39,18 +40,14 @@ from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.grading import Grading
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.polling_leases import PollingLeases
-from rolloutpool_common.store.pushes import Pushes
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import Runs
-from rolloutpool_common.store.schema import SCHEMA_VERSION, check_version
+from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, check_version
 from rolloutpool_common.store.strays import Strays
 from rolloutpool_common.store.workers import Workers
-
-__all__ = ["LEASE_MS", "MAX_CRASHES", "Reconciliation", "ReconciliationReport", "Removal"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +67,7 @@ Deaths of isolated workers that ran several suspects are not counted."""
 
 
 class ReconciliationReport(NamedTuple):
-    """What one round did; all but the first field count."""
+    """Holds what one round did; all but the first field count."""
 
     leader: bool
     """Whether this process leads; if not, it did nothing."""
@@ -86,14 +83,14 @@ class ReconciliationReport(NamedTuple):
     """Batches."""
     forsaken: int = 0
     """Rollouts that nobody polled any more."""
-    ungraded: int = 0
-    """Rollouts that are delivered without a grade, because their grader's deadline has passed."""
+    tidied: int = 0
+    """What capabilities have ended because it was overdue."""
     strays: int = 0
     """Rollouts that were in no place, and are put back."""
 
 
 class Removal(NamedTuple):
-    """What became of the rollouts of dead workers."""
+    """Holds what became of the rollouts of dead workers."""
 
     requeued: int = 0
     """Rollouts that they had, the poisoned ones included."""
@@ -103,45 +100,37 @@ class Removal(NamedTuple):
 class Reconciliation:
     """One process's part in reconciling: it takes the lock when it is free, and then does the work."""
 
-    def __init__(
-        self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches, grading: Grading
-    ) -> None:
+    def __init__(self, connection: Connection, workers: Workers, rollouts: Rollouts, batches: Batches) -> None:
         self._connection = connection
         self._redis = connection.redis
         self._workers = workers
         self._rollouts = rollouts
         self._batches = batches
-        self._grading = grading
         self._leases = Leases(connection)
         self._runs = Runs(connection)
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
         self._polling_leases = PollingLeases(connection, rollouts)
-        self._pushes = Pushes(connection)
         self.strays = Strays(connection)
         """The audit of what is open and nowhere."""
         self.process_id = uuid.uuid4().hex
         """Under which this process holds the leader's lock."""
 
     async def run_once(self, *, serving: bool = True) -> ReconciliationReport:
-        """Does one round, if this process leads or the lock is free.
-
-        Args:
-            serving: Whether callers could reach the API since the last round. Where they could not, no lease goes on.
-        """
+        """Does one round, if this process leads or the lock is free."""
         unbroken, self._unbroken = self._unbroken, False
         # Together they are one round trip. Each connection has run the second script already, unless Redis took no
         # writes at that moment.
         lead, redis = await asyncio.gather(
             self._connection.script("lead", self.process_id, LEASE_MS),
-            self._connection.script("epoch", SCHEMA_VERSION),
+            self._connection.script("epoch", SCHEMA_VERSION, OLDEST_READ),
         )
         lead = named(lead)
         if not lead["leader"]:
             return ReconciliationReport(leader=False)
         check_version(named(redis)["schema"])
         chores = set(lead["chores"])
-        cancelled = resumed = expired = deleted = ungraded = 0
+        cancelled = resumed = expired = deleted = tidied = 0
         if b"cancelling" in chores:
             for batch_id in await self._batches.interrupted_cancellations():
                 cancelled += await self._batches.cancel(batch_id)
@@ -156,11 +145,13 @@ class Reconciliation:
         leases, pauses, forsaken = await self._end_overdue(serving=serving and unbroken)
         if b"ended" in chores:
             deleted = await self._delete()
-        if b"grading" in chores:
-            ungraded = await self._grading.end_late()
+        for capability in CAPABILITIES:
+            if capability.name.encode() in chores:
+                with store_errors():
+                    tidied += await capability.tidy(self._connection, self._fail)
         strays = len(await self.strays.look())
         self._unbroken = True
-        ended = (leases, pauses, deleted, forsaken, ungraded, strays)
+        ended = (leases, pauses, deleted, forsaken, tidied, strays)
         return ReconciliationReport(True, cancelled, resumed, expired, *ended)
 
     async def _end_overdue(self, *, serving: bool) -> tuple[int, int, int]:
@@ -187,12 +178,7 @@ class Reconciliation:
                 await self._redis.delete(keys.LEADER)
 
     async def remove_worker(self, worker_id: str, counter: str) -> Removal:
-        """Puts back what a worker had that is declared dead, and forgets the worker.
-
-        Args:
-            worker_id: The worker.
-            counter: What its death counts as: `crashes`, `deaths`, or nothing (`release.lua`).
-        """
+        """Puts back what a worker had that is declared dead, and forgets the worker."""
         uids = await self._workers.claims(worker_id)
         crashes: list[int] = []
         # Some at once: Redis then writes to its disk once for all of them.
@@ -206,16 +192,7 @@ class Reconciliation:
         return Removal(requeued, poisoned)
 
     async def take_back(self, uid: str, worker_id: str, counter: str = "crashes") -> int:
-        """Queues a dead worker's rollout again.
-
-        Args:
-            uid: The rollout.
-            worker_id: The worker, which had it.
-            counter: What the death counts as: `crashes`, `deaths`, or nothing (`release.lua`).
-
-        Returns:
-            How many workers it is suspected of having killed; -1 where the dead worker did not have it any more.
-        """
+        """Queues a dead worker's rollout again."""
         split = keys.split_uid(uid)
         if split is None:
             return -1
@@ -297,7 +274,21 @@ class Reconciliation:
             due = await self._redis.zrangebyscore(keys.ENDED, "-inf", f"{now:.0f}", start=0, num=100)
         deleted = 0
         for batch_id in due:
-            if not await self._pushes.hold(batch_id.decode()):
+            if not await self._held(batch_id.decode()):
                 await self._batches.delete(batch_id.decode())
                 deleted += 1
         return deleted
+
+    async def _fail(self, batch_id: str, index: int, failure: Failure) -> bool:
+        return await self._rollouts.settle(batch_id, index, RolloutStatus.FAILED, FinishReason.ERROR, failure) == "ok"
+
+    async def _held(self, batch_id: str) -> bool:
+        """Whether a capability keeps a batch that is due to be deleted for some time more."""
+        used = await self._connection.capabilities_of(batch_id)
+        return any([await capability.holds(self._connection, batch_id) for capability in used])
+
+    async def capability_letters(self, limit: int = 100) -> dict[str, list[str]]:
+        """Returns what capabilities have given up, by field of `DeadLetters`, newest first."""
+        with store_errors():
+            found = [await capability.dead_letters(self._connection, limit) for capability in CAPABILITIES]
+        return {name: uids for letters in found for name, uids in letters.items()}

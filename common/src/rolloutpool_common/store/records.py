@@ -1,13 +1,13 @@
-"""What goes into the store and comes out of it, and how it is stored.
+"""Holds what goes into the store and comes out of it, and how it is stored.
 
-Records are JSON. Results and journal records of 4 kB and more are compressed with zstd (docs/decisions/0010). The first
+Records are JSON. Results and journal records of 4 kB and more are compressed with zstd (docs/decisions/0006). The first
 byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import zstandard
 from pydantic import TypeAdapter, ValidationError
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.journal import JournalRecord, encode_record, record_length
 from rolloutpool_common.protocol.messages import Message
@@ -27,29 +27,6 @@ from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.security.api_keys import KeyQuota
 from rolloutpool_common.store.usage import OwnerUsage, PoolUsage
 from rolloutpool_common.store.v1_answers import V1Cut, V1End
-
-__all__ = [
-    "LONG_RESULT",
-    "Capacity",
-    "DuePush",
-    "EndedRollout",
-    "EndedSlice",
-    "NewBatch",
-    "NewLease",
-    "NewRollout",
-    "ResultSlice",
-    "SubmitLimits",
-    "Submitted",
-    "Ticket",
-    "compress",
-    "expand",
-    "finish_fields",
-    "journal_text",
-    "journal_texts",
-    "merge_fields",
-    "merge_spec",
-    "read_end",
-]
 
 LONG_RESULT = 65_536
 """Ids; to write so many takes 4 ms."""
@@ -124,7 +101,8 @@ class NewBatch:
     rollouts: Sequence[NewRollout]
     priority: Priority = Priority.DEFAULT
     labels: dict[str, str] = field(default_factory=dict)
-    delivery: Delivery | None = None
+    asks: Mapping[str, object] = field(default_factory=dict)
+    """What it asks of capabilities, by their names; those that are not named here it does not use."""
     run: str | None = None
     """The training run that it belongs to; runs share the workers by weight. None: a run of its own."""
     weight: int = 1
@@ -142,8 +120,6 @@ class NewBatch:
     """Came one by one over `POST /rollout`: listed apart from batches, and its key is forgotten soon after its end."""
     polling_lease: "NewLease | None" = None
     """With a lease, its one rollout is cancelled when nobody has asked for the result in time (`polling_leases.py`)."""
-    graded: bool = False
-    """Whether any of its rollouts names a grader."""
     attaches: bool = False
     """Whether any of its rollouts asks an engine for attachments."""
     attachment_bytes: int = 0
@@ -162,7 +138,7 @@ class NewLease:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitLimits:
-    """What a batch must fit into."""
+    """Holds what a batch must fit into."""
 
     max_open: int = 1_000_000
     """Rollouts that may be open in the whole pool."""
@@ -177,7 +153,7 @@ class SubmitLimits:
 
 
 class Submitted(NamedTuple):
-    """What a submit did."""
+    """Holds what a submit did."""
 
     batch_id: str
     created: bool
@@ -243,30 +219,10 @@ class Capacity(NamedTuple):
     """What is accepted, and what it may still take."""
 
 
-class DuePush(NamedTuple):
-    """A result that has to be pushed."""
-
-    uid: str
-    attempt: int
-    """From 1."""
-    receiver: str
-    """Owner, blank, and the webhook without its query; the second is empty where the batch has none any more."""
-    failures: int
-    """How often in a row its receiver was down."""
-
-
 def merge_fields(shared: bytes | dict[str, Any], overrides: bytes | dict[str, Any], *, uid: str) -> dict[str, Any]:
     """Merges the batch's shared fields and a rollout's own, without validating them again.
 
     Its own fields replace the shared ones; sampling parameters and metadata are merged key by key.
-
-    Args:
-        shared: The batch's fields, as stored or as read before.
-        overrides: The rollout's own fields, likewise.
-        uid: The rollout's name where neither gives one.
-
-    Returns:
-        The fields of its `RolloutSpec`.
     """
     base = orjson.loads(shared) if isinstance(shared, bytes) else shared
     own = orjson.loads(overrides) if isinstance(overrides, bytes) else overrides
@@ -310,16 +266,7 @@ def _shared_spec(shared: bytes) -> RolloutSpec | None:
 async def finish_fields(
     result: RolloutResult, row_of: Callable[[RolloutResult], bytes] | None
 ) -> list[bytes | str | int]:
-    """Returns what the script `finish` takes of a result. A long one is written in a thread, so the event loop goes on.
-
-    Args:
-        result: The result, as it is stored.
-        row_of: Makes its row in the batch's table; None for protocol v1, whose batches of one have none.
-
-    Returns:
-        The compressed JSON, with the places of v1's answer for protocol v1, the row, the sha256 of the tokenizer that
-        made its ids, then the counts.
-    """
+    """Returns what the script `finish` takes of a result. A long one is written in a thread, to spare the loop."""
 
     def write() -> list[bytes | str | int]:
         document = encode_result(result)
@@ -351,11 +298,7 @@ async def journal_text(record: JournalRecord) -> bytes:
 
 
 def _result_counts(result: RolloutResult) -> list[str | int]:
-    """Lists what a result adds to the counters of its batch and of the pool, as a script takes it.
-
-    Returns:
-        Field, increment, field, increment, and so on.
-    """
+    """Lists what a result adds to the counters of its batch and of the pool, as a script takes it."""
     counts: dict[str, int] = {
         "sampled": sum(sum(sample.response_mask) for sample in result.samples),
         "tokens": sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples),

@@ -1,10 +1,10 @@
-"""What the store uses of redis-py beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the store uses of redis-py beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `AbstractConnection.socket_timeout` is read anew by each `send_packed_command`: we send without redis-py's own limit.
 - `AbstractConnection.on_connect_check_health` runs once per connection, before the first command: we ask for the epoch.
 - `parse_url(url)["connection_class"]` tells TCP, TLS and unix sockets apart: we derive a class from each.
 - `connection._reader`, `_writer` and `can_read`: a connection that redis-py has opened is taken over by our protocol.
-  redis-py's streams and time limits were 60 calls of functions per call of a script (docs/decisions/0042).
+  redis-py's streams and time limits were 60 calls of functions per call of a script (docs/decisions/0006).
 - `ConnectionPool._available_connections` and `_in_use_connections`: we close connections that nobody uses.
 - `DefaultParser.parse_error` makes redis-py's class of error out of what Redis refuses.
 

@@ -1,6 +1,6 @@
 """Redis' own settings that put accepted work at risk: no append-only file, no memory limit, eviction.
 
-The pool runs with all of them, so they are warnings and no errors. docs/deployment.md says what each of them means.
+The pool runs with all of them, so they are warnings and no errors. docs/operations.md says what each of them means.
 `INFO` tells all three; an account may be forbidden to ask, and a hosted Redis may leave fields out.
 """
 
@@ -10,8 +10,6 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from rolloutpool_common.store.errors import store_errors
-
-__all__ = ["find_warnings", "read_info"]
 
 NO_APPEND_ONLY_FILE = (
     "Redis keeps no append-only file: accepted rollouts and results are lost when it restarts; set `appendonly yes`"
@@ -28,11 +26,7 @@ NOT_CHECKED = "Redis' {what} not checked: this account may not run INFO, or INFO
 
 
 async def find_warnings(redis: Any) -> list[str]:
-    """Reads Redis' settings; returns a sentence for each that puts work at risk, with what to do about it.
-
-    Raises:
-        StoreUnavailable: Redis does not answer.
-    """
+    """Reads Redis' settings; returns a sentence for each that puts work at risk, with what to do about it."""
     with store_errors():
         persistence = await read_info(redis, "persistence")
         memory = await read_info(redis, "memory")

@@ -14,21 +14,9 @@ from rolloutpool_common.store.records import expand, merge_fields
 from rolloutpool_common.store.runs import paused_wait
 from rolloutpool_common.store.waits import is_queued, status_of
 
-__all__ = ["read_view"]
-
 
 async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: str | None) -> RolloutView | None:
-    """Reads a rollout's state, and its result once it has ended.
-
-    Args:
-        connection: To Redis.
-        pool: Says what the pool lacks.
-        uid: The rollout.
-        owner: Whose rollout it must be; None stands for any.
-
-    Returns:
-        None where this owner has no such rollout.
-    """
+    """Reads a rollout's state, and its result once it has ended."""
     if (split := keys.split_uid(uid)) is None:
         return None
     batch_id, index = split

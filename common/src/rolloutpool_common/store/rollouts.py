@@ -48,8 +48,6 @@ from rolloutpool_common.store.rollout_view import read_view
 from rolloutpool_common.store.rows import row_of
 from rolloutpool_common.store.v1_answers import V1End
 
-__all__ = ["Rollouts", "new_token"]
-
 PRECANCEL_SECONDS = 600
 """How long a cancel that came before its submit is remembered."""
 MAX_LOSSES = 8
@@ -82,42 +80,19 @@ class Rollouts:
         token: str | None = None,
         trainer: str = "",
     ) -> Claim | ClaimRefused:
-        """Makes this worker the only one that may run the rollout.
-
-        Args:
-            uid: The rollout.
-            worker_id: The worker.
-            role: The worker's role; only an isolated worker gets a suspect.
-            token: The claim's token. A caller that tries again after `StoreUnavailable` passes the same one, because
-                the first try may have arrived. So does one that holds the claim already (`trials.py`). None makes a
-                new one.
-            trainer: The URL that is asked as soon as the claim is here, as the batch's fields say; empty where
-                something else comes first (`model_calls.py`).
-
-        Returns:
-            The claim, or why the worker does not get one.
-        """
+        """Makes this worker the only one that may run the rollout."""
         split = keys.split_uid(uid)
         if split is None:
             return ClaimRefused.GONE
         batch_id, index = split
         token = token or new_token()
-        claim = named(await self._connection.script("claim", batch_id, index, worker_id, role, token, trainer))
+        claim = named(await self._connection.of_batch("claim", batch_id, index, worker_id, role, token, trainer))
         if claim["outcome"] != b"claimed":
             return ClaimRefused(claim["outcome"].decode())
         return read_claim(claim, uid, worker_id, role, token)
 
     async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
-        """Makes the last record durable, and sends the earlier ones again that Redis has lost.
-
-        Args:
-            claim: The claim under which the rollout runs.
-            records: The whole journal so far.
-            turns: How many turns it holds.
-
-        Raises:
-            ClaimLost: If the rollout is no longer this worker's.
-        """
+        """Makes the last record durable, and sends the earlier ones again that Redis has lost."""
         # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
         # As it is now: records that follow meanwhile are sent by the calls that are made for them.
         records = tuple(records)
@@ -134,17 +109,7 @@ class Rollouts:
             self.accepted_at = time.monotonic()
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
-        """Makes a claim again that Redis has forgotten; does nothing where Redis has it.
-
-        Args:
-            claim: The claim.
-            records: The whole journal, which replaces the stored one. None leaves the stored one: the worker has not
-                read yet what earlier attempts left.
-            turns: How many turns the journal holds.
-
-        Returns:
-            Whether the rollout is this worker's.
-        """
+        """Makes a claim again that Redis has forgotten; does nothing where Redis has it."""
         answer = await self._connection.script(
             "restore",
             claim.batch_id,
@@ -165,16 +130,7 @@ class Rollouts:
         return [parse_record(expand(record)) for record in stored]
 
     async def finish(self, claim: Claim, result: RolloutResult, *, attachments: bytes = b"") -> None:
-        """Ends a claimed rollout with its result.
-
-        Args:
-            claim: Under which it ran.
-            result: Its end.
-            attachments: The record of what the engine said of the result's ids; empty where there is none.
-
-        Raises:
-            ClaimLost: The rollout is no longer this worker's.
-        """
+        """Ends a claimed rollout with its result."""
         place, v1 = (claim.batch_id, claim.index, claim.token, result), claim.spec.v1
         answer = await self._end(*place, v1=v1, attachments=attachments)
         # No records are sent along: the result takes the journal's place at once.
@@ -193,11 +149,7 @@ class Rollouts:
         reason: FinishReason,
         failure: Failure | None,
     ) -> str:
-        """Ends a rollout with a result that has no samples; a worker that runs it is told to stop.
-
-        Returns:
-            "ok", "gone" where there is no such rollout, or the terminal status that it had already.
-        """
+        """Ends a rollout with a result that has no samples; a worker that runs it is told to stop."""
         result = await outside_result(self._connection, self._pool, batch_id, index, status, reason, failure)
         if isinstance(result, str):
             return result
@@ -215,7 +167,7 @@ class Rollouts:
         attachments: bytes = b"",
     ) -> str:
         # Protocol v1's batch of one needs no table.
-        answer = await self._connection.script(
+        answer = await self._connection.of_batch(
             "finish",
             batch_id,
             index,
@@ -227,7 +179,7 @@ class Rollouts:
         return str(answer.decode())
 
     async def cancel(self, uid: str) -> RolloutStatus | None:
-        """Cancels a rollout, or only its push where it has ended; returns its status then, None where it is unknown."""
+        """Cancels a rollout, or tells capabilities of one that has ended; returns its status, None if unknown."""
         split = keys.split_uid(uid)
         answer = "gone" if split is None else await self.cancel_at(*split)
         if answer == "gone":
@@ -237,35 +189,22 @@ class Rollouts:
     async def cancel_at(self, batch_id: str, index: int) -> str:
         """Cancels a rollout like `cancel`, and returns what `settle` returns.
 
-        A cancelled rollout's own result is still pushed: only the push of a rollout that ended otherwise is stopped.
+        Of a rollout that had ended otherwise, capabilities are told: its push is stopped, for example.
         """
         answer = await self.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
         if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
-            await self._connection.script("settle_push", batch_id, keys.uid_of(batch_id, index), "stopped", "", 0, 0)
+            await self._connection.of_batch("cancel", batch_id, index, "", "")
         return answer
 
     async def precancel(self, rollout_id: str, owner: str) -> str | None:
-        """Cancels a rollout that has not been submitted yet, if its submit comes within `PRECANCEL_SECONDS`.
-
-        Returns:
-            None, or the uid where the rollout was submitted already; then it is not cancelled.
-        """
+        """Cancels a rollout that has not been submitted yet, if its submit comes within `PRECANCEL_SECONDS`."""
         uid = await self._connection.script(
             "precancel", owner, rollout_id, int(PRECANCEL_SECONDS * 1000), MAX_PRECANCELS
         )
         return uid.decode() or None
 
     async def release(self, claim: Claim, *, clean: bool, tried: int = 0) -> bool:
-        """Gives a claimed rollout back to the queue at once, uncounted; its journal stays.
-
-        Args:
-            claim: The claim to give up.
-            clean: Whether no model call of it can be in flight.
-            tried: How many calls of its present turn have failed in a row; the next attempt goes on counting.
-
-        Returns:
-            Whether the rollout was still this worker's.
-        """
+        """Gives a claimed rollout back to the queue at once, uncounted; its journal stays."""
         return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role, tried=tried) >= 0
 
     async def give_back(
@@ -277,20 +216,7 @@ class Rollouts:
         delay_s: float,
         why: str = "",
     ) -> bool:
-        """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds.
-
-        Args:
-            claim: The claim to give up.
-            clean: Whether no model call of it can be in flight.
-            counter: `retries` after an infra failure, `deferrals` because its trainer's port is down, `capacity`
-                because its environment has no room, `grade_retries` because its grader failed, `stale` to begin again,
-                `pauses` because its run is paused, `weights` because its engine's are too old.
-            delay_s: Seconds until it may run again; with 0 it is at the front of the queue.
-            why: In words, for people who look at its history.
-
-        Returns:
-            Whether the rollout was still this worker's.
-        """
+        """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds."""
         return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role, why) >= 0
 
     async def abandon(
@@ -300,16 +226,6 @@ class Rollouts:
 
         This happens through a defect, or where the store refuses a write for good. So after `MAX_LOSSES` times the
         rollout fails: it would go on in circles for ever.
-
-        Args:
-            uid: The rollout.
-            token: Of the claim.
-            role: Of the worker.
-            clean: Whether no model call of it can be in flight.
-            delay_s: Seconds until it may run again.
-
-        Returns:
-            Whether the rollout was still this worker's.
         """
         losses = await self._requeue(uid, token, "losses", clean, delay_s, role)
         split = keys.split_uid(uid)
@@ -375,15 +291,7 @@ class Rollouts:
         return None if data is None else expand(data)
 
     async def find(self, rollout_id: str, owner: str) -> str | None:
-        """Finds a rollout by the name that its caller gave it.
-
-        Args:
-            rollout_id: The name.
-            owner: Names of different owners are apart.
-
-        Returns:
-            The uid; None where no rollout has this name.
-        """
+        """Finds a rollout by the name that its caller gave it."""
         with store_errors():
             uid = await self._redis.get(keys.name(owner, rollout_id))
         return None if uid is None else str(uid.decode())

@@ -22,8 +22,6 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import expand
 from rolloutpool_common.store.waits import status_of
 
-__all__ = ["Rows", "StoredTable", "row_of"]
-
 AT_ONCE = 500
 """Rollouts that one script looks at."""
 SLICE = 1000
@@ -61,16 +59,7 @@ class Rows:
         self._redis = connection.redis
 
     async def read(self, batch_id: str, start: int = 0, stop: int | None = None) -> StoredTable | None:
-        """Reads the rows of neighbouring rollouts.
-
-        Args:
-            batch_id: The batch.
-            start: Index of the first row.
-            stop: Index after the last one; None stands for the end of the batch.
-
-        Returns:
-            None where there is no such batch.
-        """
+        """Reads the rows of neighbouring rollouts."""
         with store_errors():
             total, created = await self._redis.hmget(keys.batch(batch_id), "total", "created_ms")
             if total is None:

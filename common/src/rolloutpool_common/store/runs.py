@@ -21,8 +21,6 @@ from rolloutpool_common.store.batch_list import BatchLists
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["RunFacts", "RunUnknown", "Runs", "TooManyRuns", "VersionLower", "paused_wait", "run_key"]
-
 
 class RunUnknown(RolloutPoolError):
     """No batch was submitted under this run, and nothing was announced."""
@@ -37,7 +35,7 @@ class TooManyRuns(RolloutPoolError):
 
 
 class RunFacts(NamedTuple):
-    """What a worker has to know before a model call."""
+    """Holds what a worker has to know before a model call."""
 
     paused: bool = False
     announced: int | None = None
@@ -68,31 +66,11 @@ class Runs:
         return await self._steer(owner, run, "read")
 
     async def announce(self, owner: str, run: str, version: int, *, rollback: bool = False) -> RunState:
-        """Sets the version of the newest weights.
-
-        Args:
-            owner: Whose run.
-            run: Its name; it need not have any batches yet.
-            version: From 0 on, with at most 15 digits.
-            rollback: Whether it may be lower than the one before.
-
-        Raises:
-            VersionLower: It is lower.
-            TooManyRuns: The run is new, and there are too many.
-        """
+        """Sets the version of the newest weights."""
         return await self._steer(owner, run, "announce", version, int(rollback))
 
     async def pause(self, owner: str, run: str, *, limit_s: float) -> RunState:
-        """Pauses a run, or prolongs its pause.
-
-        Args:
-            owner: Whose run.
-            run: Its name.
-            limit_s: After so many seconds its batches are cancelled.
-
-        Raises:
-            TooManyRuns: The run is new, and there are too many.
-        """
+        """Pauses a run, or prolongs its pause."""
         return await self._steer(owner, run, "pause", "", 0, int(limit_s * 1000))
 
     async def resume(self, owner: str, run: str) -> RunState:
@@ -100,12 +78,7 @@ class Runs:
         return await self._steer(owner, run, "resume")
 
     async def report(self, key: str, version: int) -> None:
-        """Notes a version that rollouts were sampled by, if it is the newest so far.
-
-        Args:
-            key: As `run_key` makes it.
-            version: From 0 on, with at most 15 digits.
-        """
+        """Notes a version that rollouts were sampled by, if it is the newest so far."""
         await self._connection.script("steer", key, "report", version, 0, 0)
 
     async def look(self, key: str) -> RunFacts:
@@ -116,11 +89,7 @@ class Runs:
         return RunFacts(paused is not None, _number(announced), _number(reported))
 
     async def end_pause(self, key: str) -> list[str]:
-        """Begins to cancel the batches of a run whose pause is over, and ends the pause.
-
-        Returns:
-            The batches; none where the run was resumed meanwhile.
-        """
+        """Begins to cancel the batches of a run whose pause is over, and ends the pause."""
         owner, _, run = key.partition("/")
         found: list[str] = []
         cursor: str | None = None
@@ -160,11 +129,6 @@ async def paused_wait(redis: Any, run: bytes | None, rollouts: int = 1) -> Waiti
     """Says that rollouts wait for their run to be resumed, if it is paused.
 
     Nothing is written for this: the run's own state says it.
-
-    Args:
-        redis: The client.
-        run: As the batch has it.
-        rollouts: How many of the batch have not ended.
     """
     # A batch without a run can't be paused.
     if run is None or b"/" not in run:

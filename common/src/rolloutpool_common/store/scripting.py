@@ -18,8 +18,6 @@ from rolloutpool_common.store.redis_compat import pack_command
 from rolloutpool_common.store.sender import LARGE, Dial, Sender
 from rolloutpool_common.store.store_call import StoreCall, StoreScript
 
-__all__ = ["Scripts"]
-
 COMMAND = "command"
 """Stands in metrics for what is no script."""
 FRAME = 150
@@ -32,24 +30,27 @@ class Scripts:
     def __init__(self, dial: Dial, sources: Mapping[str, str]) -> None:
         """Prepares without connecting; `sources` is Lua by the script's name."""
         self._small, self._large = Sender(dial), Sender(dial, keeps=False)
-        self._scripts = {
-            name: StoreScript(name, text, hashlib.sha1(text.encode()).hexdigest()) for name, text in sources.items()
-        }
+        self._scripts: dict[str, StoreScript] = {}
+        for name, text in sources.items():
+            self.add(name, name, text)
+
+    def knows(self, key: str) -> bool:
+        """Whether a script was added under this key."""
+        return key in self._scripts
+
+    def add(self, key: str, name: str, text: str) -> None:
+        """Adds a script, or another text of one (`script_sources.py`); metrics show its name."""
+        self._scripts[key] = StoreScript(name, text, hashlib.sha1(text.encode()).hexdigest())
 
     def run(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         """Runs a script with these ARGV; the future has its answer, or a `StoreError` or `ResponseError`."""
         script = self._scripts[name]
-        call = self._call(name, ("EVALSHA", script.sha, 0, *args))
+        call = self._call(script.name, ("EVALSHA", script.sha, 0, *args))
         call.script, call.args = script, args
         return call
 
     def join(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Runs a script as `run` does, together with all that are joined to it in this tick.
-
-        Args:
-            name: Of a script that takes the ARGV of many calls, and returns an answer for each.
-            args: Of this call: texts, whole numbers, and as the last one bytes, which may be long.
-        """
+        """Runs a script as `run` does, together with all that are joined to it in this tick."""
         call = StoreCall(loop=asyncio.get_running_loop())
         call.name, call.begun, call.script, call.args = name, time.perf_counter(), self._scripts[name], args
         call.size = FRAME + len(args[-1])

@@ -19,8 +19,6 @@ from cryptography.fernet import Fernet, InvalidToken
 from rolloutpool_common.errors import RolloutPoolError, SecretUnreadable
 from rolloutpool_common.store.errors import StoreError
 
-__all__ = ["SecretStore", "SecretsFileInvalid", "SecretsUnkept"]
-
 SETTING = "ROLLOUTPOOL_SECRETS_FILE"
 FIELD = "callback_api_key"
 """The one field of a rollout's spec that is a secret."""
@@ -91,12 +89,7 @@ class SecretStore:
         )
 
     def encrypt_field(self, document: bytes, encrypted: dict[str, str]) -> bytes:
-        """Encrypts the secret field of a JSON object.
-
-        Args:
-            document: The object; unchanged where it has no secret.
-            encrypted: Remembers what was encrypted, because thousands of rollouts share one secret.
-        """
+        """Encrypts the secret field of a JSON object."""
         # Most documents hold no secret, and this look is cheaper than parsing thousands of them.
         if FIELD.encode() not in document:
             return document

@@ -29,8 +29,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.store_call import StoreCall, StoreScript, join
 
-__all__ = ["AT_ONCE", "LARGE", "RETRIES", "WRITE_BYTES", "Dial", "Sender"]
-
 Dial = Callable[[Line], Awaitable[object]]
 """Connects a line and greets the server; returns what has to live as long as the connection."""
 

@@ -17,8 +17,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import StoreError, store_errors
 
-__all__ = ["Signals", "Watch"]
-
 _log = logging.getLogger(__name__)
 
 PAGE = 1000

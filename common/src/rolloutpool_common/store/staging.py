@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import NewBatch, compress
 from rolloutpool_common.store.secrets import SecretStore
-
-__all__ = ["STAGE_SECONDS", "size_of", "stage"]
 
 CHUNK = 500
 """Rollouts per round trip."""
@@ -35,22 +34,7 @@ DIRECT_BYTES = 64 * 1024
 async def stage(
     redis: Any, secrets: SecretStore, new: NewBatch, encrypted: dict[str, str], needs: Mapping[int, str] | None = None
 ) -> list[Any]:
-    """Stages the rollouts of a batch, or says what the commit brings of them.
-
-    Args:
-        redis: The client.
-        secrets: Encrypts what is secret in a rollout.
-        new: The batch.
-        encrypted: Secrets of this batch that are encrypted already; new ones are added.
-        needs: By index, of the rollouts that need something else than the others (`BatchNeeds.own`).
-
-    Returns:
-        part, field, value, part, field, value, … for the commit; empty where the rollouts were staged.
-
-    Raises:
-        SecretsUnkept: If there are secrets, and no key to encrypt them with.
-        StoreUnavailable: Redis does not answer, or takes no writes.
-    """
+    """Stages the rollouts of a batch, or says what the commit brings of them."""
     needs = needs or {}
     small = new.trunk is None and len(new.rollouts) <= DIRECT_ROLLOUTS
     if small and sum(len(r.overrides) for r in new.rollouts) <= DIRECT_BYTES:
@@ -85,7 +69,8 @@ def _parts(
     """Makes the parts of the `CHUNK` rollouts from `start` on."""
     chunk = list(enumerate(new.rollouts[start : start + CHUNK], start))
     # The sizes of the groups are of the whole batch, so they go with the first chunk only.
-    counted = (new.group_policy is not None or new.graded) and not start
+    sized = any(one.sizes_groups for one in CAPABILITIES if one.name in new.asks)
+    counted = (new.group_policy is not None or sized) and not start
     groups = Counter(r.group for r in new.rollouts if r.group is not None) if counted else {}
     return {
         "items": {i: secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},

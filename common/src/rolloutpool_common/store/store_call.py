@@ -1,7 +1,7 @@
 """A call: one command on its way to Redis, and the future that its caller awaits.
 
 A worker with many rollouts in flight writes many journal records in one tick. One script that takes all of them costs
-Redis half as much as one each, and is one answer to read (docs/decisions/0042). So a call may be a part of another one:
+Redis half as much as one each, and is one answer to read (docs/decisions/0006). So a call may be a part of another one:
 
 1. A part has ARGV of its own, and is not written down yet. The sender puts those of one tick together (`join`).
 2. Their script takes the ARGV of all parts, one after the other, treats each by itself, and returns an answer each.
@@ -19,8 +19,6 @@ from redis.exceptions import InvalidResponse
 
 from rolloutpool_common.store.errors import store_error
 from rolloutpool_common.store.redis_compat import pack_command
-
-__all__ = ["JointCall", "StoreCall", "StoreScript", "join"]
 
 
 class StoreScript:
@@ -53,7 +51,7 @@ class StoreCall(asyncio.Future[Any]):
 
     @property
     def parts(self) -> "Sequence[StoreCall]":
-        """What is sent again if its connection breaks."""
+        """Returns what is sent again if its connection breaks."""
         return (self,)
 
     def bring_text(self) -> None:

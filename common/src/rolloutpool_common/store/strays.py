@@ -25,8 +25,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["AUDIT_SECONDS", "Stray", "Strays"]
-
 _log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 5.0
@@ -50,7 +48,7 @@ class Stray(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """Where a batch stands in line while its outbox of a lane has something."""
+    """Says where a batch stands in line while its outbox of a lane has something."""
 
     batch_id: str
     lane: str
@@ -58,7 +56,7 @@ class _Line(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """What one look has counted of a batch."""
+    """Holds what one look has counted of a batch."""
 
     total: int
     open: int
@@ -100,12 +98,7 @@ class Strays:
         return found
 
     async def scan(self, batch_id: str, total: int) -> list[Stray]:
-        """Puts back what is astray of a batch, and says so in the log.
-
-        Args:
-            batch_id: The batch.
-            total: How many rollouts it has.
-        """
+        """Puts back what is astray of a batch, and says so in the log."""
         found: list[Stray] = []
         for first in range(0, total, CHUNK):
             for index, status, attempt in await self._connection.script("strays", batch_id, first, first + CHUNK - 1):

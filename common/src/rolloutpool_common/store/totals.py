@@ -16,25 +16,26 @@ republished, strays, workers_lost  what the reconciler mended
 doubts                           shapes of deltas that were doubted (`doubts.py`)
 group:{usable | dropped}             groups that got their verdict
 refused:{cause}:{owner}              submits that had no fault (`errors.RefusalCause`)
-push:{delivered | dead | stopped}    results at their webhook, given up, or cancelled before
+{prefix}:{value}                     what capabilities count (`Counter` of `capability.py`)
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import RefusalCause, store_errors
 
-__all__ = ["PoolStats", "Totals"]
+_GAUGES = [gauge for capability in CAPABILITIES for gauge in capability.gauges]
 
 
 class PoolStats(NamedTuple):
     """The totals, and how much work waits."""
 
     totals: dict[str, int]
-    pushes_pending: int
     delayed: int
     """Queued rollouts that may not run yet: after a failure, or because their trainer is down."""
     dead_letters: int
@@ -43,8 +44,8 @@ class PoolStats(NamedTuple):
     oldest_ticket_s: dict[Priority, float]
     """How long the oldest published ticket has waited for a worker; 0 where there is none."""
     paused_runs: int = 0
-    grading: int = 0
-    """Rollouts that were sampled and have no grade yet."""
+    gauges: Mapping[str, int] = {}
+    """What capabilities have at this moment, by the names of their gauges."""
 
 
 class Totals:
@@ -63,25 +64,24 @@ class Totals:
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
             pipe.hgetall(keys.TOTALS)
-            pipe.zcard(keys.PUSH_DUE)
             pipe.zcard(keys.DELAYED)
             pipe.llen(keys.DEAD)
             pipe.get(keys.OPEN)
             pipe.zcard(keys.PAUSED)
-            pipe.zcard(keys.GRADING)
             pipe.time()
+            for gauge in _GAUGES:
+                pipe.zcard(gauge.key)
             for priority in Priority:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
-            totals, pending, delayed, dead, still_open, paused, grading, redis_time, *oldest = await pipe.execute()
-        now_ms = to_ms(redis_time)
+            totals, delayed, dead, still_open, paused, redis_time, *rest = await pipe.execute()
+        now_ms, now_has, oldest = to_ms(redis_time), rest[: len(_GAUGES)], rest[len(_GAUGES) :]
         return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
-            pushes_pending=pending,
             delayed=delayed,
             dead_letters=dead,
             open=int(still_open or 0),
             paused_runs=paused,
-            grading=grading,
+            gauges={gauge.name: n for gauge, n in zip(_GAUGES, now_has, strict=True)},
             oldest_ticket_s={
                 priority: max(now_ms - found[0][1], 0.0) / 1000 if found else 0.0
                 for priority, found in zip(Priority, oldest, strict=True)

@@ -11,8 +11,6 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
-__all__ = ["KEEP_SECONDS", "KnownTrainers"]
-
 KEEP_SECONDS = 600
 """What nobody has confirmed for so long is forgotten."""
 
@@ -24,11 +22,7 @@ class KnownTrainers:
         self._redis = connection.redis
 
     async def kind(self, name: str) -> TrainerKind:
-        """Returns what is known of a trainer; UNKNOWN where nothing is.
-
-        Args:
-            name: Stands for its endpoint, tokenizer and template.
-        """
+        """Returns what is known of a trainer; UNKNOWN where nothing is."""
         with store_errors():
             found: bytes | None = await self._redis.get(keys.trainer(name))
         # A later version may know more kinds.
@@ -36,11 +30,6 @@ class KnownTrainers:
         return TrainerKind(known) if known in set(TrainerKind) else TrainerKind.UNKNOWN
 
     async def learn(self, name: str, kind: TrainerKind) -> None:
-        """Notes a trainer's kind for `KEEP_SECONDS`.
-
-        Args:
-            name: See `kind`.
-            kind: Any but UNKNOWN.
-        """
+        """Notes a trainer's kind for `KEEP_SECONDS`."""
         with store_errors():
             await self._redis.set(keys.trainer(name), kind.value, ex=KEEP_SECONDS)

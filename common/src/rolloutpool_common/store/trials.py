@@ -26,8 +26,6 @@ from collections.abc import Sequence
 
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["MOST_COMPANY", "Trials"]
-
 MOST_COMPANY = 64
 """Most suspects that are tried together. With more, one death would hold up too many others."""
 START_MS = 30_000
@@ -47,17 +45,6 @@ class Trials:
     async def take(
         self, worker_id: str, parent_id: str, tokens: Sequence[str], *, company_first: bool
     ) -> list[tuple[str, str]]:
-        """Claims the next cohort for an isolated worker.
-
-        Args:
-            worker_id: The isolated worker.
-            parent_id: The worker that started it.
-            tokens: One for each suspect that it can run at once. A caller that tries again after `StoreUnavailable`
-                passes the same ones, because the first try may have arrived.
-            company_first: Whether suspects that are tried in company come first, and not who has waited longest.
-
-        Returns:
-            The uids and the tokens of their claims; empty where no suspect waits.
-        """
+        """Claims the next cohort for an isolated worker."""
         taken = await self._connection.script("trial", worker_id, parent_id, MOST_COMPANY, int(company_first), *tokens)
         return [(uid.decode(), token.decode()) for uid, token in taken]

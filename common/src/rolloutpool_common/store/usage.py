@@ -31,8 +31,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.redis_settings import read_info
 
-__all__ = ["OwnerUsage", "PoolUsage", "Room", "Usage", "room_of"]
-
 _log = logging.getLogger(__name__)
 
 RECOUNTED = 20_000
@@ -45,7 +43,7 @@ KEPT_FOR_OTHERS = 0.15
 
 
 class OwnerUsage(NamedTuple):
-    """What one owner holds."""
+    """Holds what one owner holds."""
 
     open: int = 0
     weight: int = 0
@@ -63,7 +61,7 @@ class OwnerUsage(NamedTuple):
 
 @dataclass(frozen=True)
 class PoolUsage:
-    """What all owners hold, and how full Redis is."""
+    """Holds what all owners hold, and how full Redis is."""
 
     open: int
     """Rollouts; more than those of the owners where an older release has accepted some."""
@@ -98,17 +96,7 @@ class Room(NamedTuple):
 
 
 def room_of(usage: PoolUsage, *, memory: int, limit: int, new_bytes: int) -> Room | None:
-    """Says how many rollouts may run at a time, so that Redis keeps room for all of them to end.
-
-    Args:
-        usage: What the owners hold.
-        memory: Bytes that Redis uses.
-        limit: Its `maxmemory`.
-        new_bytes: Reserve of a rollout of a new run; each that runs counts as so large, or as the average reserve.
-
-    Returns:
-        The numbers; None where no more was promised than there is.
-    """
+    """Says how many rollouts may run at a time, so that Redis keeps room for all of them to end."""
     if not limit or not new_bytes or not usage.owners or memory + usage.needs(new_bytes) <= limit:
         return None
     mean = sum(owner.memory for owner in usage.owners.values()) / len(usage.owners)
@@ -141,11 +129,7 @@ class Usage:
         return usage_of(fields, int(still_open or 0), slots)
 
     async def recount(self) -> list[str]:
-        """Counts anew what each owner holds that has no more than `RECOUNTED` batches.
-
-        Returns:
-            Those of whom something else was known.
-        """
+        """Counts anew what each owner holds that has no more than `RECOUNTED` batches."""
         owners = (await self.read()).owners
         wrong = [owner for owner in owners if await self._connection.script("recount_usage", owner, RECOUNTED)]
         if wrong:
@@ -153,12 +137,7 @@ class Usage:
         return wrong
 
     async def balance(self, slots: int, new_bytes: int) -> Room | None:
-        """Says for the next seconds how many rollouts may run at a time; by the process that reconciles.
-
-        Args:
-            slots: Of all workers.
-            new_bytes: Reserve of a rollout of a new run.
-        """
+        """Says for the next seconds how many rollouts may run at a time; by the process that reconciles."""
         usage = await self.read()
         with store_errors():
             memory = await read_info(self._redis, "memory")

@@ -17,8 +17,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.v1.response import FINISH
 
-__all__ = ["V1Cut", "V1End"]
-
 _MAGIC = b"\x50\x2a\x4d\x18"
 """Begins a frame that zstd skips, followed by the length of its content."""
 _PLACES = struct.Struct("<II" + "IB" * 6 + "B")

@@ -45,8 +45,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["STALLED_SECONDS", "DeathCause", "DeathVerdict", "Sighting", "Verdicts"]
-
 LOOKS = 3
 ABSENT_SECONDS = 1.5
 """Three times the longest that a killed lifeline took to come back (0.43 s of 90)."""
@@ -65,7 +63,7 @@ QUIET_SECONDS = 2.0
 
 
 class DeathCause(StrEnum):
-    """What the evidence is."""
+    """Says what the evidence is."""
 
     ABSENT = "its lifeline is gone"
     SILENT = "it sent no beat, and its lifeline cannot be seen"
@@ -79,7 +77,7 @@ class DeathCause(StrEnum):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What one look saw of a worker."""
+    """Holds what one look saw of a worker."""
 
     beat: bytes
     """Its last beat as Redis has it; only compared."""
@@ -113,7 +111,7 @@ class DeathVerdict:
 
 @dataclass
 class _Watched:
-    """What is remembered of one worker. All times are of this process's clock."""
+    """Holds what is remembered of one worker. All times are of this process's clock."""
 
     beat: bytes
     since: float
@@ -134,12 +132,7 @@ class Verdicts:
     """Judges all workers, look by look."""
 
     def __init__(self, *, stalled_s: float = STALLED_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins without suspicion.
-
-        Args:
-            stalled_s: After so many seconds without a new beat a worker that exists loses its rollouts.
-            clock: Seconds that never go back; tests pass their own.
-        """
+        """Begins without suspicion."""
         self._stalled_s = stalled_s
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
@@ -148,27 +141,14 @@ class Verdicts:
         self._quiet_until = -math.inf
 
     def interrupt(self, quiet_s: float = QUIET_SECONDS) -> None:
-        """Takes the time between the last look and the next one out of all times, because nobody could be seen.
-
-        Args:
-            quiet_s: Seconds from now on in which no verdict falls.
-        """
+        """Takes the time between the last look and the next one out of all times, because nobody could be seen."""
         self._interrupted = True
         self._quiet_until = max(self._quiet_until, self._clock() + quiet_s)
 
     def judge(
         self, workers: Mapping[str, Sighting], *, took_s: float = 0.0, put_off_s: float = 0.0
     ) -> list[DeathVerdict]:
-        """Takes one look at all workers into account.
-
-        Args:
-            workers: By id, all that are listed now.
-            took_s: Seconds that Redis took to answer.
-            put_off_s: Seconds by which this look was put off, because the one before had seen nothing amiss.
-
-        Returns:
-            Those that are to be declared dead. Each look names them again until they are no longer listed.
-        """
+        """Takes one look at all workers into account."""
         now = self._clock()
         if took_s > GAP_SECONDS:
             self.interrupt()

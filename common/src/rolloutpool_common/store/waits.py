@@ -1,4 +1,4 @@
-"""What rollouts wait for: noted by their workers while they wait, and read with the batch or the rollout.
+"""Says what rollouts wait for: noted by their workers while they wait, and read with the batch or the rollout.
 
 1. A worker whose rollout waits notes why, in the rollout's hash (`note`). At most once a second for each batch and
    endpoint it notes it for the batch too, as a field of the batch: readers of the batch get it for nothing.
@@ -17,12 +17,11 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
-
-__all__ = ["FIELD", "Waits", "grading_wait", "is_queued", "own_wait", "read_waits", "status_of"]
 
 FIELD = "waits:"
 """What these fields of a batch begin with; the endpoint follows, or what the pool lacks."""
@@ -39,16 +38,7 @@ class Waits:
         self._connection = connection
 
     async def note(self, uid: str, attempt: int, waiting: Waiting, *, batch: bool, counted: bool = True) -> None:
-        """Says what a rollout waits for; replaces what was said of it before.
-
-        Args:
-            uid: The rollout.
-            attempt: Its attempt that waits.
-            waiting: What it waits for.
-            batch: Whether the batch's state shows it too, in place of what it said of this endpoint; without one, of
-                what lacks.
-            counted: Whether it is one of the rollouts that the batch's state counts there.
-        """
+        """Says what a rollout waits for; replaces what was said of it before."""
         place = waiting.endpoint or str(waiting.waits_for)
         left = STALE_SECONDS + (0.0 if waiting.next_try is None else waiting.next_try.timestamp() - time.time())
         await self._write(uid, attempt, place if counted else "", "1" if batch else "", waiting.model_dump_json(), left)
@@ -64,15 +54,7 @@ class Waits:
 
 
 def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
-    """Reads the notes of a batch that count now.
-
-    Args:
-        fields: Of the batch.
-        now_s: Unix time.
-
-    Returns:
-        They, ordered by endpoint, each with the number of rollouts that wait there.
-    """
+    """Reads the notes of a batch that count now."""
     found = []
     for name, value in sorted(fields.items()):
         waiting = _read(value, now_s) if name.startswith(FIELD) else None
@@ -84,13 +66,7 @@ def read_waits(fields: Mapping[str, bytes], now_s: float) -> list[Waiting]:
 
 
 def own_wait(note: bytes | None, attempt: bytes | None, now_s: float) -> Waiting | None:
-    """Reads what a rollout that has not ended itself waits for.
-
-    Args:
-        note: The field `waits` of its hash.
-        attempt: The number of its last attempt; a note of an earlier one does not count.
-        now_s: Unix time.
-    """
+    """Reads what a rollout that has not ended itself waits for."""
     if note is None or attempt is None:
         return None
     of, _, data = note.partition(b" ")
@@ -103,21 +79,16 @@ def is_queued(status: bytes | None) -> bool:
 
 
 def status_of(status: bytes | None, stage: bytes | None) -> RolloutStatus:
-    """Says where a rollout stands.
-
-    Args:
-        status: As Redis has it; None before its first claim.
-        stage: The field `stage`: set while only its grade is missing, in the queue or with a worker.
-    """
+    """Says where a rollout stands."""
     if stage is not None:
         return RolloutStatus.GRADING
     return RolloutStatus.QUEUED if status is None else RolloutStatus(status.decode())
 
 
-def grading_wait(rollouts: int) -> list[Waiting]:
-    """Says of a batch that some of its rollouts wait for their grades; nothing of a batch without such."""
-    message = "their conversations are complete; their graders have not ended, or wait for the rest of a group"
-    return [Waiting(waits_for=WaitsFor.GRADER, message=message, rollouts=rollouts)] if rollouts else []
+def stage_waits(rollouts: int) -> list[Waiting]:
+    """Says what rollouts of a batch wait for that are in a stage of a capability; nothing of a batch without such."""
+    found = [capability.waiting(rollouts) for capability in CAPABILITIES] if rollouts else []
+    return [waiting for waiting in found if waiting is not None]
 
 
 def _read(data: bytes, now_s: float) -> Waiting | None:

@@ -10,7 +10,7 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,12 +21,11 @@ from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker, WorkerRole
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.announcements import LATE_SECONDS, WIRE_VERSION, Announcement, read_announcement
+from rolloutpool_common.store.announcements import WIRE_VERSION, Announcement, read_announcement
 from rolloutpool_common.store.answers import named, to_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-
-__all__ = ["BEAT_SECONDS", "LATE_SECONDS", "BeatAnswer", "Progress", "Workers", "WorkersListed", "beat_arguments"]
+from rolloutpool_common.store.schema import SCHEMA_VERSION
 
 BEAT_SECONDS = 0.5
 """Between two beats of a worker."""
@@ -35,7 +34,7 @@ CHANNELS = 500
 
 
 class BeatAnswer(NamedTuple):
-    """What a worker learns from its beat."""
+    """Holds what a worker learns from its beat."""
 
     known: bool
     """False: Redis has no announcement of it, so it must announce itself again."""
@@ -45,12 +44,12 @@ class BeatAnswer(NamedTuple):
     """If it has risen, Redis was started again, and may have forgotten the last second of what the worker wrote."""
     suspects: int = 0
     """How many suspects wait for an isolated worker."""
-    pushes: int = 0
-    """How many results are to be pushed, now or later, those that a worker pushes at the moment included."""
     doubts: int = 0
     """How many shapes of deltas are doubted."""
     condemned: bool = False
     """It was declared dead, and others have its rollouts: it must end, for its name is dead for good."""
+    notes: Mapping[str, Any] = {}
+    """All that the script has answered, by name: also what capabilities tell their parts in the worker."""
 
     @classmethod
     def parse(cls, answer: list[Any]) -> "BeatAnswer":
@@ -61,9 +60,9 @@ class BeatAnswer(NamedTuple):
             stop=[token.decode() for token in found["stop"]],
             epoch=found["epoch"],
             suspects=found["suspects"],
-            pushes=found["pushes"],
             doubts=found["doubts"],
             condemned=bool(found["condemned"]),
+            notes=found,
         )
 
 
@@ -93,18 +92,7 @@ def beat_arguments(
     lifeline: bool = False,
     progress: Progress = NO_PAUSE,
 ) -> tuple[Any, ...]:
-    """Makes what `beat.lua` is given for a beat.
-
-    Args:
-        worker_id: The worker.
-        running: How many rollouts it runs.
-        tokenizers: The tokenizers that it has loaded: name to fingerprint.
-        loading: The tokenizers that it is loading.
-        unloaded: Those that wait for a place to be loaded.
-        draining: Whether it shuts down, and takes no more rollouts.
-        lifeline: Whether its own lifeline is seen by now.
-        progress: How long ago it last got on.
-    """
+    """Makes what `beat.lua` is given for a beat."""
     return (
         *(worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers), "loading", orjson.dumps(loading)),
         *("unloaded", orjson.dumps(unloaded)),
@@ -143,13 +131,14 @@ class Workers:
         agents: list[str],
         termination_strategies: list[str],
         environments: Sequence[str] = (),
-        graders: Sequence[str] = (),
         tokenizers: dict[str, dict[str, str]],
         own_tokenizers: Sequence[str] = (),
         versions: dict[str, str],
+        **others: Sequence[str],
     ) -> None:
         """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`, and two.
 
+        `others` are the plug-ins of capabilities, by the field that lists them.
         `supervisor` is the id of its parent, which holds the lifeline `sup:{id}` and reports the worker's end; None
         where it has no such parent. `lifeline` says whether its own lifeline is seen; if not, the reconciler goes by
         its beats alone.
@@ -163,11 +152,12 @@ class Workers:
             "agents": agents,
             "termination_strategies": termination_strategies,
             "environments": list(environments),
-            "graders": list(graders),
+            "reads": SCHEMA_VERSION,
             "tokenizers": tokenizers,
             "own_tokenizers": list(own_tokenizers),
             "versions": versions,
             "wire": WIRE_VERSION,
+            **{name: list(names) for name, names in others.items()},
             "started_at": time.time(),
         }
         offer = spell(Announcement.model_validate(about).offer())
@@ -185,10 +175,6 @@ class Workers:
         """Says how a worker's process ended; for its parent, which has seen it end.
 
         The reconciler then needs no other evidence, and puts its rollouts back at once.
-
-        Args:
-            worker_id: The worker, which need not have announced itself.
-            end: How it ended.
         """
         with store_errors():
             pipe = self._redis.pipeline(transaction=False)
@@ -214,16 +200,7 @@ class Workers:
             await pipe.execute()
 
     async def condemn(self, worker_id: str, beat: bytes = b"", *, lifeline_saves: bool = False) -> bool:
-        """Declares a worker dead: under this id it may claim nothing any more.
-
-        Args:
-            worker_id: The worker.
-            beat: The last beat on which the verdict rests; empty where its parent saw it end.
-            lifeline_saves: Whether it is spared if its lifeline is there by now.
-
-        Returns:
-            Whether it is declared dead; not if it was spared, has beaten since, or has left.
-        """
+        """Declares a worker dead: under this id it may claim nothing any more."""
         return bool(await self._connection.script("condemn", worker_id, beat, int(lifeline_saves)))
 
     async def deregister(self, worker_id: str) -> bool:

@@ -15,20 +15,6 @@ from typing import TypeVar
 
 from rolloutpool_common.tokens.errors import BadLogprob, BadTokenId, LedgerCorrupt
 
-__all__ = [
-    "float_array",
-    "float_bytes",
-    "id_array",
-    "id_bytes",
-    "id_digest",
-    "id_hash",
-    "pack",
-    "pack_bytes",
-    "sliced",
-    "unpack",
-    "unpack_all",
-]
-
 _IS_LITTLE = sys.byteorder == "little"
 AT_ONCE = 32_768
 """Values per slice: at most a millisecond for any of what is done with them."""
@@ -85,18 +71,7 @@ def pack_bytes(data: bytes) -> str:
 
 
 def unpack(text: str, into: Numbers) -> Numbers:
-    """Reads what `pack` wrote.
-
-    Args:
-        text: Base64 of little-endian values.
-        into: An empty array of the values' type.
-
-    Returns:
-        The values.
-
-    Raises:
-        LedgerCorrupt: The text is no base64, or ends within a value.
-    """
+    """Reads what `pack` wrote."""
     try:
         into.frombytes(b64decode(text, validate=True))
     except ValueError as error:
@@ -114,14 +89,7 @@ def unpack_all(texts: Iterable[str], into: Numbers) -> Numbers:
 
 
 def sliced(values: Items) -> Iterator[Items]:
-    """Yields the values in slices. Between two of them another thread can run, such as that of an event loop.
-
-    Args:
-        values: Any number; one C function that goes over 500,000 of them takes 5 to 10 ms, and holds the interpreter.
-
-    Yields:
-        At most `AT_ONCE` of the values, in their order.
-    """
+    """Yields the values in slices. Between two of them another thread can run, such as that of an event loop."""
     if len(values) <= AT_ONCE:
         yield values
     else:

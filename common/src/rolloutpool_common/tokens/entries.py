@@ -14,19 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from rolloutpool_common.tokens.segments import SegmentKind
 
-__all__ = [
-    "Entry",
-    "ForkEntry",
-    "SampledEntry",
-    "SeedEntry",
-    "TailEntry",
-    "TextEntry",
-    "TokenizerFingerprint",
-]
-
 
 class TokenizerFingerprint(BaseModel):
-    """What decides which ids a text becomes. Two sides that differ in it may not share a ledger."""
+    """Holds what decides which ids a text becomes. Two sides that differ in it may not share a ledger."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,7 +49,7 @@ class SeedEntry(_Entry):
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(kw_only=True)
 class SampledEntry(_Entry):
-    """What the policy sampled in one go, verbatim."""
+    """Holds what the policy sampled in one go, verbatim."""
 
     op: Literal["sampled"] = "sampled"
     logprobs: str

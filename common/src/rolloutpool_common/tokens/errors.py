@@ -1,4 +1,4 @@
-"""What can go wrong in a token ledger.
+"""Says what can go wrong in a token ledger.
 
 RolloutPoolError
 └── LedgerError               a change would break an invariant; nothing was changed

@@ -55,8 +55,6 @@ from rolloutpool_common.tokens.errors import (
 from rolloutpool_common.tokens.samples import ClosedSample, Sample, sample_of
 from rolloutpool_common.tokens.segments import Segment, SegmentKind, cut, mask_of
 
-__all__ = ["TokenLedger"]
-
 _EQUAL = EchoComparison(EchoKind.EQUAL, None)
 
 
@@ -123,7 +121,7 @@ class TokenLedger:
 
     @property
     def head(self) -> int:
-        """Where the context ended when the policy's last turn was appended; 0 before that."""
+        """Returns where the context ended when the policy's last turn was appended; 0 before that."""
         return self._head
 
     def last_sampled(self, most: int) -> Sequence[int]:
@@ -173,19 +171,7 @@ class TokenLedger:
         policy_version: str | None = None,
         train: bool = True,
     ) -> None:
-        """Append what the policy sampled, verbatim.
-
-        Args:
-            ids: [n]; may be empty: a server that withholds stop ids returns none for a turn that is only its stop id.
-            logprobs: [n], natural logarithm.
-            turn: The model call, from 1. It may come in parts, one per policy version, with nothing between them.
-            policy_version: The trainer's name for the weights that sampled it.
-            train: Whether the mask is 1.
-
-        Raises:
-            TokenCountMismatch, BadLogprob, BadTokenId: There is not one finite log-probability per id of 32 bits.
-            LedgerOrder: The turn lies before the last one, or was sampled and other text follows it.
-        """
+        """Append what the policy sampled, verbatim."""
         new, floats = id_array(ids), float_array(logprobs)
         data = id_bytes(new)
         after = self._hash.copy()

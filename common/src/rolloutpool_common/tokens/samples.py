@@ -18,9 +18,6 @@ from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.segments import Segment, SegmentKind, mask_of
 from rolloutpool_common.tokens.versions import version_bounds
 
-__all__ = ["ClosedSample", "Sample", "SampleSegment", "sample_of"]
-
-
 # `value` of an enumeration's member is four calls of functions.
 _KINDS = {kind: kind.value for kind in SegmentKind}
 
@@ -48,7 +45,7 @@ class Sample(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     prompt_ids: list[int]
-    """[P]; mask 0 throughout."""
+    """[P]; what the policy saw before its first token of this sample. Mask 0 throughout."""
     response_ids: list[int]
     """[R]; from the first sampled token to the last."""
     response_mask: list[int]
@@ -56,7 +53,8 @@ class Sample(BaseModel):
     response_logprobs: list[float]
     """[R]; the sampling policy's log-probability (natural logarithm) where the mask is 1, else 0.0."""
     segments: list[SampleSegment]
-    """Tile the response without gap."""
+    """Runs of one origin that tile the response without a gap: `kind` (`sampled`, `glue`, `synth_close`), `start`, `n`,
+    `turn`, `policy_version`."""
     logprobs_mode: str | None = None
     """Of which distribution the log-probabilities are: `raw` (before temperature and top-p) or `processed` (the one
     that was sampled from); null where the trainer does not say."""
@@ -80,12 +78,7 @@ class ClosedSample:
 
 
 def sample_of(ids: "array[int]", segments: Sequence[Segment]) -> Sample:
-    """The sample of a context.
-
-    Args:
-        ids: The context, [T].
-        segments: Tile the context; at least one of them is sampled.
-    """
+    """The sample of a context."""
     sampled = [segment for segment in segments if segment.kind is SegmentKind.SAMPLED]
     start, end = sampled[0].start, sampled[-1].end
     response = [segment for segment in segments if start <= segment.start < end]

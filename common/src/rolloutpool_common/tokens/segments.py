@@ -4,11 +4,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Segment", "SegmentKind", "cut", "mask_of"]
-
 
 class SegmentKind(StrEnum):
-    """Where a run of ids came from."""
+    """Says where a run of ids came from."""
 
     PROMPT = "prompt"
     """What a sample starts with, as the trainer echoed it or as we rendered it."""
@@ -49,15 +47,7 @@ class Segment(NamedTuple):
 
 
 def cut(segments: Sequence[Segment], end: int) -> list[Segment]:
-    """Cuts segments off at an offset.
-
-    Args:
-        segments: Tile a context, in order.
-        end: How many ids of the context to keep.
-
-    Returns:
-        The segments of these ids; one that crosses `end` is shortened, with its log-probabilities.
-    """
+    """Cuts segments off at an offset."""
     kept = [segment for segment in segments if segment.start < end]
     if kept and kept[-1].end > end:
         last = kept[-1]

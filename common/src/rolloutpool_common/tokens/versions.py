@@ -8,22 +8,13 @@ A version is any text that a trainer gives its weights. Only decimal integers ca
 
 from collections.abc import Iterable
 
-__all__ = ["version_bounds"]
-
 _AT_MOST = "<="
 _DIGITS = 18
 """Longer numbers do not fit into int64; such a version is a hash."""
 
 
 def version_bounds(versions: Iterable[str | None]) -> tuple[int | None, int | None]:
-    """Finds the oldest and the newest of some versions.
-
-    Args:
-        versions: As segments have them.
-
-    Returns:
-        The two numbers. None for one that a version leaves unknown, and for both where there are no versions.
-    """
+    """Finds the oldest and the newest of some versions."""
     lows: list[int | None] = []
     highs: list[int | None] = []
     for version in versions:

@@ -6,8 +6,6 @@ from elsewhere; `vendored.json` there records package, release, licence and the 
 
 from importlib.resources import files
 
-__all__ = ["PAGE", "POLICY", "viewer_files"]
-
 PAGE = "index.html"
 """The file that a browser opens; it loads the others by relative paths."""
 POLICY = (
@@ -19,11 +17,7 @@ _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 
 
 def viewer_files() -> dict[str, tuple[bytes, str]]:
-    """Reads the files.
-
-    Returns:
-        By path below the page's folder, content and media type.
-    """
+    """Reads the files."""
     pages = files("rolloutpool_common.viewer").joinpath("pages")
     found = {}
     for folder, prefix in ((pages, ""), (pages.joinpath("vendor"), "vendor/")):

@@ -16,8 +16,6 @@ A module that is not fetched cannot be imported, so the modules are put into one
 import re
 from collections.abc import Mapping
 
-__all__ = ["ENTRY", "BundleError", "bundle"]
-
 ENTRY = "app.js"
 """The module that starts the viewer."""
 
@@ -33,18 +31,7 @@ class BundleError(ValueError):
 
 
 def bundle(modules: Mapping[str, str], entry: str = ENTRY) -> str:
-    """Makes one script of modules.
-
-    Args:
-        modules: Their texts by path.
-        entry: The module to begin with; it and all that it imports are taken.
-
-    Returns:
-        The text of a module script, which can stand in a page.
-
-    Raises:
-        BundleError: A module is missing, imports itself by others, or uses another form of import or export.
-    """
+    """Makes one script of modules."""
     written: dict[str, str] = {}
     _add(entry, modules, written, ())
     return "\n".join(written.values())

@@ -111,7 +111,8 @@ def test_workers_outlive_their_server_and_the_next_request_gets_a_new_one(
     os.kill(pid, signal.SIGTERM)
     second = server.start(["sleep"])
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: not Path(f"/proc/{pid}").exists())
+    # Once its parent knows: until then a worker is started without it.
+    wait(lambda: server._server is not None and server._server.ended)
     third = server.start(["sleep"])
     assert server_pid(third.pid) != pid
     for worker in (first, second, third):

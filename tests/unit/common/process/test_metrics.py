@@ -85,7 +85,8 @@ def test_no_value_is_lost_between_threads(seconds: Histogram) -> None:
 
 
 def test_a_level_is_how_many_are_inside() -> None:
-    level = Level()
+    level = Level("tried")
+    assert Level.all.pop("tried") is level
 
     def fail_inside() -> None:
         with level:

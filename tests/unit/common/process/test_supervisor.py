@@ -90,6 +90,15 @@ def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: Cal
         supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
 
 
+def test_one_that_ended_is_an_error_though_another_one_answers(
+    supervisor: Supervisor, spec: Callable[..., ChildSpec]
+) -> None:
+    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(2)"]))
+    assert child.join(20)
+    with pytest.raises(ChildNotReady, match="exit code 2"):
+        supervisor.wait_ready([child], lambda: True, 20)
+
+
 def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
     child_spec = spec(command=[sys.executable, "-S", "-c", "raise SystemExit(3)"])
     assert child_spec.log is not None
@@ -111,6 +120,7 @@ def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: C
         supervisor.wait_ready([child], lambda: False, 0)
 
 
+@pytest.mark.slow
 def test_a_child_that_gets_on_has_time(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
     """It used to be ended by the clock, however little of the machine it had got."""
     # It takes four seconds, and a quarter of one of the CPU in each.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rolloutpool_common.protocol.batch import BatchRequest, Delivery, RolloutItem, TrainerPorts, TrainerUrls
+from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.options import RolloutSpec
 
@@ -20,33 +20,20 @@ def test_the_smallest_batch() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {},
-        {"rollouts": []},
-        {"rollouts": [ITEM], "unknown": 1},
-        {"rollouts": [{**ITEM, "unknown": 1}]},
         {"rollouts": [ITEM], "defaults": {"unknown": 1}},
-        {"rollouts": [{**ITEM, "n": 0}]},
-        {"rollouts": [{**ITEM, "n": 1025}]},
-        {"rollouts": [{**ITEM, "rollout_id": " "}]},
         {"rollouts": [{**ITEM, "rollout_id": "x" * 257}]},
-        {"rollouts": [{**ITEM, "server_url": "ftp://h"}]},
-        {"rollouts": [{**ITEM, "server_url": "http://"}]},
         {"rollouts": [{**ITEM, "server_url": "http:///path"}]},
         {"rollouts": [{**ITEM, "max_turns": 101}]},
         {"rollouts": [{**ITEM, "max_tokens_total": 1_000_001}]},
-        {"rollouts": [{**ITEM, "deadline_seconds": 0}]},
         {"rollouts": [{**ITEM, "deadline_seconds": "nan"}]},
         {"rollouts": [{**ITEM, "group": ""}]},
         {"rollouts": [{**ITEM, "labels": {"k": "v" * 257}}]},
         {"rollouts": [{**ITEM, "labels": {str(i): "" for i in range(33)}}]},
-        {"rollouts": [ITEM], "priority": "urgent"},
         {"rollouts": [ITEM], "trainer": {"server_urls": []}},
         {"rollouts": [ITEM], "trainer": {"host": "h", "base_port": 65535, "workers": 2}},
         {"rollouts": [ITEM], "trainer": {"host": "h/x"}},
         {"rollouts": [ITEM], "trainer": {"host": "user@h"}},
-        {"rollouts": [ITEM], "delivery": {"callback_url": "http://h", "secret": "short"}},
         {"rollouts": [ITEM], "delivery": {"callback_url": "h", "secret": "long enough"}},
-        {"rollouts": [{"messages": []}]},
     ],
 )
 def test_faults(document: dict[str, Any]) -> None:
@@ -90,7 +77,3 @@ def test_secrets_are_not_shown_with_a_spec() -> None:
         }
     )
     assert "s3cret" not in repr(spec)
-
-
-def test_a_delivery_needs_a_host_and_a_real_secret() -> None:
-    assert Delivery(callback_url="https://h/x?y=1", secret="12345678").callback_url == "https://h/x?y=1"

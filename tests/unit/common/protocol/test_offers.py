@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.protocol.environments import TOOL_SERVER
-from rolloutpool_common.protocol.offers import BUILT_IN, digest_of, missing, needs_of, offer_names, shown, spell
+from rolloutpool_common.protocol.offers import (
+    BUILT_IN,
+    RELEASE,
+    digest_of,
+    missing,
+    needs_of,
+    offer_names,
+    shown,
+    spell,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +42,10 @@ def test_an_offer_has_all_kinds_and_leaves_out_what_every_build_has() -> None:
         agents=["tool_calls", "planner"],
         termination_strategies=["task_completion"],
         environments=["maze"],
-        graders=["judge"],
+        others={"grader": ["judge"]},
+        reads=3,
     )
-    assert offered == ["agent:planner", "environment:maze", "grader:judge", "tool:search"]
+    assert offered == ["agent:planner", "environment:maze", "grader:judge", RELEASE, "tool:search"]
     assert not BUILT_IN.intersection(offered)
 
 

@@ -1,34 +1,35 @@
-"""Records are short, and digests notice each change."""
+"""Records leave out what is empty, keep what release 0.2 wrote, and can be read by it."""
 
-import pytest
+from typing import Any
 
-from rolloutpool_common.protocol.replay import ReplayRecord, definitions_digest, turn_digest
+from pydantic import BaseModel, Field
+from tests.support.kept_journals import OF_RELEASE_0_2
 
-MESSAGE = {"role": "assistant", "content": "38", "tool_calls": None, "tool_call_id": None}
+from rolloutpool_common.protocol.replay import ReplayRecord, definitions_digest
+
+
+class RecordOfRelease02(BaseModel):
+    """What clients of that release read; the rest of it has defaults."""
+
+    options: dict[str, Any]
+    given: int
+    tools_digest: str = ""
+    turns: list[str] = Field(default_factory=list)
+    samples: list[str] = Field(default_factory=list)
 
 
 def test_empty_fields_are_left_out() -> None:
     record = ReplayRecord(options={}, given=1, tools_digest="d")
-    assert record.model_dump_json() == '{"options":{},"given":1,"tools_digest":"d","turns":[],"samples":[]}'
-    assert ReplayRecord.model_validate_json(record.model_dump_json()) == record
+    assert record.model_dump_json() == '{"options":{},"given":1,"tools_digest":"d"}'
+    kept = record.model_copy(update={"journal": "AA==", "by_text": True})
+    assert ReplayRecord.model_validate_json(kept.model_dump_json()) == kept
+    assert RecordOfRelease02.model_validate_json(kept.model_dump_json()).given == 1
 
 
-@pytest.mark.parametrize(
-    ("message", "parts"),
-    [
-        ({**MESSAGE, "content": "39"}, [("AA", "BB")]),
-        (MESSAGE, [("AB", "BB")]),
-        (MESSAGE, [("AA", "BC")]),
-        (MESSAGE, [("AA", "")]),
-        (MESSAGE, [("A", "A"), ("", "BB")]),
-        (MESSAGE, []),
-    ],
-)
-def test_a_turn_s_digest_notices(message: dict[str, object], parts: list[tuple[str, str]]) -> None:
-    digest = turn_digest(MESSAGE, [("AA", "BB")])
-    assert len(digest) == 16
-    assert digest == turn_digest(dict(MESSAGE), [("AA", "BB")])
-    assert digest != turn_digest(message, parts)
+def test_what_release_0_2_wrote_stays_as_it_is() -> None:
+    record = ReplayRecord.model_validate(OF_RELEASE_0_2)
+    assert record.journal is None
+    assert record.model_dump(mode="json") == OF_RELEASE_0_2
 
 
 def test_definitions_are_known_by_their_content_and_order() -> None:

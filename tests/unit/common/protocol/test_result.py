@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from rolloutpool_common.capabilities.harness.wire import HarnessReport
 from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentsReport
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.runs import StaleVersions
@@ -49,7 +50,14 @@ def test_it_reads_as_pydantics_json(samples: list[Any]) -> None:
     # They are left out where a batch asked for none and where it is not stale, as in the last line.
     versions = StaleVersions(sampled=10, run=13, allowed=11)
     report = AttachmentsReport(bytes=1, missing={AttachmentKind.SAMPLING_MASK: 1})
-    found = result(samples=samples, messages=messages, metadata=metadata, attachments=report, stale_versions=versions)
+    found = result(
+        samples=samples,
+        messages=messages,
+        metadata=metadata,
+        attachments=report,
+        stale_versions=versions,
+        harness=HarnessReport(calls=1, lines=[]),
+    )
     written = encode_result(found)
     assert orjson.loads(written) == orjson.loads(found.model_dump_json())
     assert RolloutResult.model_validate_json(written) == found

@@ -40,7 +40,7 @@ def test_a_rollout_that_sampled_nothing_has_a_row() -> None:
 
 
 def test_the_row_of_an_expired_rollout_says_what_it_waited_for() -> None:
-    waited = Waiting(waits_for=WaitsFor.TRAINER, message="turn 3: no answer for 45 s yet")
+    waited = Waiting(waits_for=WaitsFor.TRAINER, message="turn 3: no answer for more than 45 s")
     found = row(rollout(status=RolloutStatus.EXPIRED, waited_for=waited))
     assert (found["status"], found["category"], found["message"]) == ("expired", None, waited.message)
 

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import Worker, WorkersResponse
 
@@ -33,9 +31,3 @@ def test_the_definitions_of_its_tools_do_not_travel() -> None:
     (read,) = WorkersResponse.model_validate_json(wire).workers
     assert (read.tools, read.tool_definitions) == (["add"], [])
     assert read.started_at == WORKER.started_at
-
-
-def test_an_answer_is_read_by_field_as_the_dictionaries_were() -> None:
-    assert WORKER["slots"] == 8
-    with pytest.raises(KeyError, match="model_dump"):
-        WORKER["model_dump"]

@@ -145,7 +145,6 @@ CALL = {"id": "call00000", "type": "function", "function": {"name": "add", "argu
     [
         {"role": "assistant", "content": "/no_think 38"},
         {"role": "assistant", "content": ""},
-        {"role": "assistant", "content": " 38"},
         {"role": "assistant", "content": "38", "reasoning_content": "I add"},
         {"role": "assistant", "content": "38", "tool_calls": [CALL]},
         {"role": "assistant", "content": "38", "tool_calls": [CALL | {"function": {"name": "add", "arguments": {}}}]},

@@ -121,7 +121,7 @@ def test_a_guarded_template_renders_what_it_rendered(source: str) -> None:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
 
-    assert guard(environment(), source).render() == environment().from_string(source).render()
+    assert guard(environment(), environment().parse(source)).render() == environment().from_string(source).render()
 
 
 def test_the_sandbox_leaves_what_may_be_huge_to_the_render() -> None:

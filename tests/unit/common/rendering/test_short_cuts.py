@@ -7,11 +7,18 @@ import pytest
 from tests.support.python_calls import python_calls
 from tests.support.tiny_tokenizers import MakeTokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, Delta, HistoryRewritten, RenderFailed, TurnEndNotFound
+from rolloutpool_common.rendering import (
+    ChatTokenizer,
+    Delta,
+    HistoryRewritten,
+    RenderFailed,
+    TurnEndNotFound,
+    proof,
+)
 from rolloutpool_common.rendering.delta import DeltaRule
-from rolloutpool_common.rendering.joint import Joint
 from rolloutpool_common.rendering.proof import Proof
-from rolloutpool_common.rendering.short_cuts import SHORT_MESSAGES
+from rolloutpool_common.rendering.proof.claims import Joint
+from rolloutpool_common.rendering.short_cuts import SHORT_CHARACTERS, SHORT_MESSAGES
 
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -241,6 +248,42 @@ def test_a_doubt_is_for_good(
     assert [record.message.partition(":")[0] for record in caplog.records] == ["delta_doubted"]
     assert renders.found == 8
     assert tokenizer.deltas_read_history
+
+
+@pytest.mark.parametrize("word", ["word", "word " * 5_000])
+def test_the_template_is_read_for_a_shape_that_comes_again(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """A first delta costs less so. One of a long text reads the template at once, because the text is not kept."""
+    proved, made = list[int](), list[Delta]()
+
+    def prove(*arguments: Any, **options: Any) -> Proof:
+        proved.append(len(made))
+        return proof.prove(*arguments, **options)
+
+    monkeypatch.setattr("rolloutpool_common.rendering.short_cuts.prove", prove)
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    for _ in range(4):
+        made.append(delta(tokenizer, word))
+    assert proved == [0 if len(word) > SHORT_CHARACTERS else 1]
+
+
+def test_the_first_delta_is_compared_when_its_shape_comes_again(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proof that is wrong for the first one's words alone, as if this analysis misread a template."""
+    real = Joint.join
+
+    def wrong(self: Joint, messages: Any) -> tuple[str, str] | None:
+        found = real(self, messages)
+        return found if found is None or "odd" not in found[0] else (found[0].replace("user", "tool"), found[1])
+
+    monkeypatch.setattr(Joint, "join", wrong)
+    tokenizer = make_tokenizer(LOOP + GENERATION)
+    assert text(tokenizer, delta(tokenizer, "odd")) == behind(tokenizer, "odd")
+    assert tokenizer.doubts.found == {}
+    assert text(tokenizer, delta(tokenizer, "word")) == behind(tokenizer, "word")
+    assert len(tokenizer.doubts.found) == 1
 
 
 def test_what_is_doubted_elsewhere_goes_by_the_rule_from_its_first_delta_on(make_tokenizer: MakeTokenizer) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.transformers_compat import (
     backend_of,
+    parse_template,
     prepare_sandbox,
     repository_file,
     template_environment,
@@ -40,6 +41,14 @@ def test_a_templates_environment_has_the_filters_of_transformers() -> None:
     environment = template_environment("{{ messages }}")
     assert environment is not None
     assert environment.call_filter("tojson", "<é>") == '"<é>"'
+
+
+def test_the_tree_that_proofs_read_is_the_templates_own() -> None:
+    """The checks of the budget, and what the compiler folds, are in a copy."""
+    source = "{% for m in messages if 'a' ~ 'b' in m.content %}{{ m.content | trim | default('x' ~ 'y') }}{% endfor %}"
+    environment = template_environment(source)
+    assert environment is not None
+    assert parse_template(source) == environment.parse(source)
 
 
 def test_thoughts_have_all_names_in_templates() -> None:

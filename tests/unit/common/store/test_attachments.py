@@ -4,6 +4,7 @@ import pytest
 import zstandard
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
 from rolloutpool_common.store import Store
@@ -93,12 +94,12 @@ async def test_a_batch_that_asks_for_none_promises_none(store: Store) -> None:
 
 
 async def test_what_is_kept_for_a_grader_keeps_them_until_it_is_cancelled(store: Store) -> None:
-    batch = new_batch(2, attaches=True, attachment_bytes=1000, graded=True)
+    batch = new_batch(2, attaches=True, attachment_bytes=1000, asks={"grading": True})
     await store.batches.submit(batch)
     delivered, cancelled = uids_of(batch)
     for uid in (delivered, cancelled):
         held = await claim(store, uid)
-        await store.grading.begin(held, result_of(held), seconds=60, group=None, attachments=RECORD)
+        await KeptRollouts(store).begin(held, result_of(held), seconds=60, group=None, attachments=RECORD)
         assert await store.attachments.read(uid) == RECORD
         if uid == delivered:
             # By another process, which has only the grade.

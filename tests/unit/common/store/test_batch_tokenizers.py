@@ -25,7 +25,7 @@ async def test_a_batch_is_read_once(store: Store) -> None:
     uids = await submit(store, 2, shared={"tokenizer_name": "a"})
     needed = NeededTokenizer(TokenizerRef("a"), OWNER, NOWHERE)
     assert await store.batch_tokenizers.of_rollout(uids[0]) == needed
-    await store._connection.redis.delete(f"rp:batch:{uids[0].rpartition('-')[0]}")
+    await store.connection.redis.delete(f"rp:batch:{uids[0].rpartition('-')[0]}")
     assert await store.batch_tokenizers.of_rollout(uids[1]) == needed
 
 

@@ -5,28 +5,26 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import OWNER, claim, new_batch, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import Delivery, Priority
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import Store, StoreUnavailable
 from rolloutpool_common.store import cancellation as module
-from rolloutpool_common.store.connection import Connection
-
-PUSHED = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+from rolloutpool_common.store.scripting import Scripts
 
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts that are run, by name."""
     ran = []
-    run = Connection.script
+    run = Scripts.run
 
-    async def noted(self: Connection, name: str, *args: Any) -> Any:
+    def noted(self: Scripts, name: str, args: tuple[Any, ...]) -> Any:
         ran.append(name)
-        return await run(self, name, *args)
+        return run(self, name, args)
 
-    monkeypatch.setattr(Connection, "script", noted)
+    monkeypatch.setattr(Scripts, "run", noted)
     return ran
 
 
@@ -66,19 +64,6 @@ async def test_the_results_are_those_of_single_cancels(store: Store) -> None:
         assert together is not None
         assert alone is not None
         assert orjson.loads(together.replace(batch.batch_id.encode(), twin.batch_id.encode())) == orjson.loads(alone)
-
-
-async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(store: Store) -> None:
-    done, running, waiting = await submit(store, 3, delivery=PUSHED)
-    finished = await claim(store, done)
-    await store.rollouts.finish(finished, result_of(finished))
-    held = await claim(store, running)
-    assert await store.batches.cancel(done.rpartition("-")[0]) == 2
-    assert {push.uid for push in await store.pushes.take(10, lease_s=10)} == {running, waiting}
-    assert (await store.workers.beat("w1", running=1, tokenizers={}))[1] == [held.token]
-    status = await store.batches.status(done.rpartition("-")[0], OWNER)
-    assert status is not None
-    assert status.delivery == {"pending": 2, "stopped": 1}
 
 
 async def test_only_an_old_cancellation_counts_as_interrupted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

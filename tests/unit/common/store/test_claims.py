@@ -17,7 +17,7 @@ async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> N
     assert 59 < claimed.deadline_in_s <= 60
     # A batch without a run, without attachments and without a grader has none of them.
     assert (claimed.run, claimed.max_staleness, claimed.on_stale) == (None, None, OnStale.DROP)
-    assert (claimed.attachment_bytes, claimed.grading, claimed.clean) == (0, False, True)
+    assert (claimed.attachment_bytes, claimed.stage, claimed.notes, claimed.clean) == (0, None, {}, True)
     assert claimed.accepted_ms(claimed.claimed_at + 1) == claimed.queued_ms + 1000
 
 
@@ -58,4 +58,4 @@ async def test_a_late_ticket_of_a_batch_that_is_being_deleted_brings_nothing_bac
 
     monkeypatch.setattr(Pieces, "forget_batch", claim_late)
     await store.batches.delete(claimed.batch_id)
-    assert await store._connection.redis.keys(f"*{claimed.batch_id}*") == []
+    assert await store.connection.redis.keys(f"*{claimed.batch_id}*") == []

@@ -10,7 +10,7 @@ from tests.support.places import places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.offers import digest_of, spell
+from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import ClaimRefused, Store, Ticket, keys, pool_waits
@@ -18,7 +18,7 @@ from rolloutpool_common.store.outbox import PER_WORKER
 from rolloutpool_common.store.places import Place
 
 MAZE: dict[str, Any] = {"environment": {"name": "maze"}}
-MAZE_OFFER = digest_of(spell(["environment:maze"]))
+MAZE_OFFER = digest_of(spell(["environment:maze", RELEASE]))
 LANE = "in its lane"
 
 
@@ -61,25 +61,9 @@ def shown(tickets: Sequence[Ticket]) -> list[tuple[int, str]]:
     return [(ticket.index, ticket.offer) for ticket in tickets]
 
 
-async def test_a_pool_whose_workers_are_alike_uses_the_ordinary_queue(store: Store, redis: FakeRedis) -> None:
-    await workers(store, plain=0, suited=2)
-    uids = await submit(store, [MAZE, {}, MAZE])
-    assert shown(await reserve(store)) == [(0, ""), (1, ""), (2, "")]
-    assert where(redis, uids) == [Place.PUBLISHED] * 3
-    assert redis.lrange("rp:lanes:default", 0, -1) == []
-
-
 async def test_before_anybody_has_looked_each_gets_the_ordinary_queue(store: Store) -> None:
     await submit(store, [MAZE])
     assert shown(await reserve(store)) == [(0, "")]
-
-
-async def test_what_only_some_can_run_goes_to_the_queue_of_those(store: Store, redis: FakeRedis) -> None:
-    await workers(store)
-    uids = await submit(store, [MAZE, {}, MAZE, {}])
-    assert sorted(shown(await reserve(store))) == [(0, MAZE_OFFER), (1, ""), (2, MAZE_OFFER), (3, "")]
-    assert where(redis, uids) == [Place.PUBLISHED] * 4
-    assert (await claim(store, uids[0], "maze0")).attempt == 1
 
 
 async def test_of_several_suited_offers_each_gets_its_share(store: Store) -> None:
@@ -88,7 +72,7 @@ async def test_of_several_suited_offers_each_gets_its_share(store: Store) -> Non
     await store.offers.look()
     await submit(store, 10, shared=MAZE)
     offers = [ticket.offer for ticket in await reserve(store)]
-    more = digest_of(spell(["environment:maze", "environment:chess"]))
+    more = digest_of(spell(["environment:maze", "environment:chess", RELEASE]))
     assert sorted(offers) == sorted([MAZE_OFFER] * 5 + [more] * 5)
 
 
@@ -144,24 +128,6 @@ async def test_runs_take_turns_in_a_lane_by_weight(store: Store) -> None:
     await store.offers.look()
     taken = [ticket.batch_id for ticket in await reserve(store, 8)]
     assert (taken.count(first.batch_id), taken.count(second.batch_id)) == (6, 2)
-
-
-async def test_once_everybody_is_suited_a_lane_goes_back_among_the_others(store: Store, redis: FakeRedis) -> None:
-    await workers(store, suited=0)
-    uids = await submit(store, [MAZE, {}, MAZE, MAZE])
-    alike = await submit(store, 3, shared=MAZE)
-    assert shown(await reserve(store)) == [(1, "")]
-    await store.workers.leave("plain0")
-    await announce(store, "maze", environments=["maze"])
-    await store.offers.look()
-    tickets = await reserve(store)
-    assert sorted(f"{ticket.batch_id}-{ticket.index}" for ticket in tickets) == sorted([*uids[:1], *uids[2:], *alike])
-    assert {ticket.offer for ticket in tickets} == {""}
-    for batch in (uids, alike):
-        indexes = [ticket.index for ticket in tickets if batch[0].startswith(ticket.batch_id)]
-        assert indexes == sorted(indexes)
-    assert where(redis, [*uids, *alike]) == [Place.PUBLISHED] * 7
-    assert redis.lrange("rp:lanes:default", 0, -1) == []
 
 
 async def test_tickets_of_an_offer_whose_last_worker_is_gone_go_back_at_once(store: Store, redis: FakeRedis) -> None:
@@ -251,18 +217,6 @@ async def test_a_suspect_is_tried_only_by_a_worker_that_is_suited(store: Store, 
     assert await store.trials.may_start("maze0")
     assert await store.trials.take("suited", "maze0", ["t"], company_first=False) == [(uid, "t")]
     assert where(redis, [uid]) == [Place.RUNNING]
-
-
-async def test_a_paused_run_gives_nothing_from_its_lanes_until_it_is_resumed(store: Store) -> None:
-    await workers(store, suited=0)
-    await submit(store, 2, shared=MAZE, run="a")
-    assert await reserve(store) == []
-    await store.runs.pause(OWNER, "a", limit_s=3600)
-    await announce(store, "maze", environments=["maze"])
-    await store.offers.look()
-    assert await reserve(store) == []
-    await store.runs.resume(OWNER, "a")
-    assert len(await reserve(store)) == 2
 
 
 async def test_what_is_cancelled_and_deleted_leaves_no_key(store: Store, redis: FakeRedis) -> None:

@@ -1,9 +1,9 @@
 """Leases: a batch that nobody reads is cancelled, and no gap in anybody's view counts as silence."""
 
-from tests.support.batches import OWNER, claim, due_push, new_batch, result_of, submit, uids_of
+from tests.support.batches import OWNER, claim, new_batch, submit, uids_of
 from tests.support.served_clock import ServedClock
 
-from rolloutpool_common.protocol.batch import CancelCause, Delivery
+from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.store import NewBatch, Store
 
 LEASE = 30.0
@@ -16,7 +16,7 @@ async def leased(store: Store, **options: object) -> NewBatch:
 
 
 async def left_s(store: Store, batch: NewBatch) -> float:
-    redis = store._connection.redis
+    redis = store.connection.redis
     due, clock = await redis.zscore("rp:leases", batch.batch_id), await redis.hget("rp:served", "clock_ms")
     return (float(due) - int(clock)) / 1000
 
@@ -30,7 +30,7 @@ async def test_a_batch_that_nobody_reads_is_cancelled(store: Store) -> None:
     assert await reconciler.seconds(3) == [batch.batch_id]
     # Nothing of it can start from this step on, and what cancels the rest would be found again.
     assert await store.rollouts.claim(uids_of(batch)[0], "w1") == "ended"
-    assert await store._connection.redis.smembers("rp:cancelling") == {batch.batch_id.encode()}
+    assert await store.connection.redis.smembers("rp:cancelling") == {batch.batch_id.encode()}
     assert await store.batches.cancel(batch.batch_id, CancelCause.LEASE) == 2
     status = await store.batches.status(batch.batch_id, OWNER)
     assert status is not None
@@ -53,20 +53,6 @@ async def test_a_read_by_its_owner_renews_it_and_nobody_else_s(store: Store) -> 
     assert await reconciler.seconds(2) == [batch.batch_id]
 
 
-async def test_an_accepted_push_is_a_read(store: Store) -> None:
-    reconciler = ServedClock(store)
-    await reconciler.tick()
-    batch = await leased(store, delivery=Delivery(callback_url="http://127.0.0.1:9/hook", secret="whsec_12345678"))
-    held = await claim(store, uids_of(batch)[0])
-    await store.rollouts.finish(held, result_of(held))
-    await reconciler.seconds(20)
-    await store.pushes.take(10, lease_s=5.0)
-    await store.pushes.settle(due_push(held.uid), "retry")
-    assert await left_s(store, batch) < 11
-    await store.pushes.settle(due_push(held.uid), "delivered")
-    assert await left_s(store, batch) == LEASE
-
-
 async def test_what_has_ended_has_no_lease_and_stays(store: Store) -> None:
     reconciler = ServedClock(store)
     await reconciler.tick()
@@ -74,13 +60,13 @@ async def test_what_has_ended_has_no_lease_and_stays(store: Store) -> None:
     for uid in uids_of(batch):
         await store.rollouts.cancel(uid)
     await store.batches.total(batch.batch_id, OWNER, reader=OWNER)
-    assert await store._connection.redis.exists("rp:leases") == 0
+    assert await store.connection.redis.exists("rp:leases") == 0
     assert await reconciler.seconds(40) == []
     # And a lease that is over does not begin again, although its reader comes back.
     late = await leased(store)
     assert await reconciler.seconds(31) == [late.batch_id]
     await store.batches.total(late.batch_id, OWNER, reader=OWNER)
-    assert await store._connection.redis.exists("rp:leases") == 0
+    assert await store.connection.redis.exists("rp:leases") == 0
 
 
 async def test_the_clock_stands_still_while_redis_is_away(store: Store) -> None:
@@ -121,7 +107,7 @@ async def test_a_start_of_redis_is_a_gap(store: Store) -> None:
     await reconciler.tick()
     batch = await leased(store)
     await reconciler.seconds(29)
-    await store._connection.redis.hset("rp:epoch", "number", 7)
+    await store.connection.redis.hset("rp:epoch", "number", 7)
     assert await reconciler.seconds(5) == []
     assert await left_s(store, batch) < 0
 
@@ -137,9 +123,9 @@ async def test_two_leaders_by_mistake_end_nothing(store: Store) -> None:
 async def test_a_deleted_batch_is_passed_over(store: Store) -> None:
     reconciler = ServedClock(store)
     await reconciler.tick()
-    await store._connection.redis.zadd("rp:leases", {"b" + "0" * 32: 1})
+    await store.connection.redis.zadd("rp:leases", {"b" + "0" * 32: 1})
     assert await reconciler.seconds(12) == ["b" + "0" * 32]
-    assert await store._connection.redis.exists("rp:batch:b" + "0" * 32) == 0
+    assert await store.connection.redis.exists("rp:batch:b" + "0" * 32) == 0
     assert await store.batches.cancel("b" + "0" * 32, CancelCause.LEASE) == 0
 
 

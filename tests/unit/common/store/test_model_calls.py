@@ -6,7 +6,7 @@ import pytest
 from tests.support.batches import NOWHERE, claim, submit
 
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_common.store import Claim, Store
 
 
 async def found_dead(store: Store, held: Claim) -> Claim:
@@ -15,52 +15,18 @@ async def found_dead(store: Store, held: Claim) -> Claim:
     return await claim(store, held.uid, "next")
 
 
-async def test_a_worker_that_died_before_any_call_leaves_nothing_in_doubt(store: Store) -> None:
-    (uid,) = await submit(store)
-    assert (await found_dead(store, await claim(store, uid, "w"))).clean
-
-
-async def test_a_worker_that_died_after_its_first_call_leaves_the_turn_in_doubt(store: Store) -> None:
-    (uid,) = await submit(store)
-    held = await claim(store, uid, "w")
-    await store.model_calls.note(held)
-    assert not (await found_dead(store, held)).clean
-
-
-async def test_a_doubt_stays_although_the_next_worker_died_before_its_call(store: Store) -> None:
-    (uid,) = await submit(store)
-    held = await claim(store, uid, "w")
-    await store.model_calls.note(held)
-    second = await found_dead(store, held)
-    assert not (await found_dead(store, second)).clean
-
-
-async def test_what_the_worker_itself_knows_is_believed(store: Store) -> None:
-    (uid,) = await submit(store)
-    await store.rollouts.release(await claim(store, uid, "w"), clean=False)
-    assert not (await claim(store, uid, "next")).clean
-
-
 async def test_a_claim_that_redis_forgot_is_made_again_and_counts_as_called(store: Store) -> None:
     (uid,) = await submit(store)
     held = await claim(store, uid, "w")
-    await store._connection.redis.delete(f"rp:rollout:{uid}")
+    await store.connection.redis.delete(f"rp:rollout:{uid}")
     await store.model_calls.note(held)
     assert not (await found_dead(store, held)).clean
-
-
-async def test_a_claim_that_is_lost_may_not_call(store: Store) -> None:
-    (uid,) = await submit(store)
-    held = await claim(store, uid, "w")
-    await found_dead(store, held)
-    with pytest.raises(ClaimLost):
-        await store.model_calls.note(held)
 
 
 async def promised(store: Store, **own: Any) -> str:
     """A rollout with these fields of its own, in a batch whose trainer has promised that it may be asked twice."""
     (uid,) = await submit(store, [own])
-    await store._connection.redis.sadd(f"rp:batch:{uid.rpartition('-')[0]}:idempotent", NOWHERE)
+    await store.connection.redis.sadd(f"rp:batch:{uid.rpartition('-')[0]}:idempotent", NOWHERE)
     return uid
 
 
@@ -94,7 +60,7 @@ async def test_a_trainer_that_promises_nothing_is_never_noted_with_the_claim(sto
 )
 async def test_a_rollout_with_fields_of_its_own_that_matter_is_not_noted(store: Store, own: dict[str, Any]) -> None:
     uid = await promised(store, **own)
-    assert (await store._connection.script("claim", *uid.rsplit("-", 1), "w", "shared", "t", NOWHERE))[-1] == 0
+    assert (await store.connection.script("claim", *uid.rsplit("-", 1), "w", "shared", "t", NOWHERE))[-1] == 0
 
 
 async def test_a_later_attempt_is_not_noted(store: Store) -> None:

@@ -5,14 +5,15 @@ from typing import Any
 import orjson
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
-from tests.support.batches import announce, submit
+from tests.support.batches import announce, new_batch, submit
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.offers import digest_of, spell
+from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Store, keys
 
-MAZE_OFFER = digest_of(spell(["environment:maze"]))
+MAZE = spell(["environment:maze", RELEASE])
+MAZE_OFFER = digest_of(MAZE)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def test_workers_with_the_same_offer_are_counted_together(store: Store, re
     await announce(store, "c")
     assert (await store.offers.look()).changed
     assert not (await store.offers.look()).changed
-    assert sorted((await noted(redis)).values()) == sorted(["2 1 " + spell(["environment:maze"]), "1 1 " + spell([])])
+    assert sorted((await noted(redis)).values()) == sorted([f"2 1 {MAZE}", f"1 1 {spell([RELEASE])}"])
 
 
 async def test_those_that_take_no_work_do_not_count(store: Store, redis: FakeAsyncRedis) -> None:
@@ -61,7 +62,7 @@ async def test_one_that_is_late_keeps_its_offer_and_has_no_share_of_the_window(
     await announce(store, "late", environments=["maze"])
     await redis.zadd(keys.WORKERS, {"late": 1})
     await store.offers.look()
-    assert await noted(redis) == {MAZE_OFFER: "0 1 " + spell(["environment:maze"])}
+    assert await noted(redis) == {MAZE_OFFER: f"0 1 {MAZE}"}
 
 
 async def test_the_announcement_of_an_earlier_release_is_read_for_it(store: Store, redis: FakeAsyncRedis) -> None:
@@ -72,19 +73,27 @@ async def test_the_announcement_of_an_earlier_release_is_read_for_it(store: Stor
     assert not (await store.offers.look()).changed
 
 
-async def test_an_earlier_release_gets_what_every_worker_has_and_nothing_else(
+async def test_an_earlier_release_gets_what_every_worker_has_of_what_was_there_and_nothing_else(
     store: Store, redis: FakeAsyncRedis
 ) -> None:
+    before = await submit(store, [{"environment": {"name": "maze"}}] * 2)
     await announce_as_before(redis, "old", earlier(environments=["maze"]))
     await store.offers.look()
-    await submit(store, [{"environment": {"name": "maze"}}])
-    assert [ticket.offer for ticket in await store.outbox.reserve(Priority.DEFAULT, 9)] == [""]
-    # It reads no queue of its own, so nothing else can be sent to it alone.
+    assert [ticket.offer for ticket in await store.outbox.reserve(Priority.DEFAULT, 1)] == [""]
+    batch = new_batch()
+    await store.batches.submit(batch)
+    status = await store.batches.status(batch.batch_id, None)
+    assert status is not None
+    assert [one.message for one in status.waiting] == [
+        "all live workers are of an earlier release, which gets no new work; start workers of this one"
+    ]
     await announce(store, "new")
     await store.offers.look()
-    uids = await submit(store, [{"environment": {"name": "maze"}}])
-    assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
-    view = await store.rollouts.view(uids[0], None)
+    # The old one reads no queue of its own, so what only it has can't be sent to it alone.
+    assert [(ticket.batch_id, ticket.offer) for ticket in await store.outbox.reserve(Priority.DEFAULT, 9)] == [
+        (batch.batch_id, digest_of(spell([RELEASE])))
+    ]
+    view = await store.rollouts.view(before[1], None)
     assert view is not None
     assert view.waiting is not None
     assert view.waiting.message.startswith("only workers of an earlier release have environment 'maze'")
@@ -94,14 +103,14 @@ async def test_a_worker_that_goes_meanwhile_leaves_nothing(
     store: Store, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await announce_as_before(redis, "old", earlier())
-    script = store._connection.script
+    script = store.connection.script
 
     async def leaving(name: str, *args: object) -> object:
         if name == "offers" and len(args) > 1:
             await store.workers.leave("old")
         return await script(name, *args)
 
-    monkeypatch.setattr(store._connection, "script", leaving)
+    monkeypatch.setattr(store.connection, "script", leaving)
     await store.offers.look()
     assert await redis.exists(keys.worker("old")) == 0
     assert await noted(redis) == {}

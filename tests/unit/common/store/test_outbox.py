@@ -1,6 +1,6 @@
 """Batches take turns filling a bounded window, and claims make room in it."""
 
-from tests.support.batches import announce, claim, new_batch, submit
+from tests.support.batches import announce, claim, submit
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import ClaimRefused, Store
@@ -29,25 +29,6 @@ async def test_fresh_work_that_met_a_worker_declared_dead_is_published_again(sto
     batch_id, index = split_uid(uid) or ("", 0)
     assert await store.outbox._connection.script("due", batch_id, index) == 1
     assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
-
-
-async def test_a_second_entry_of_a_rollout_gives_no_second_ticket(store: Store) -> None:
-    (uid,) = await submit(store)
-    now = await store.outbox.now_ms()
-    await store.outbox.reserve(Priority.DEFAULT, 9)
-    # Its ticket is slow, not lost; so it is claimed while another entry waits in the outbox.
-    assert await store.outbox.lost(Priority.DEFAULT, now + 60_000) == 1
-    running = await claim(store, uid)
-    await store.rollouts.give_back(running, clean=True, counter="deferrals", delay_s=600)
-    assert await store.outbox.reserve(Priority.DEFAULT, 9) == []
-
-
-async def test_two_batches_take_turns(store: Store) -> None:
-    large, small = new_batch(100), new_batch(3)
-    await store.batches.submit(large)
-    await store.batches.submit(small)
-    tickets = await store.outbox.reserve(Priority.DEFAULT, 6)
-    assert [ticket.index for ticket in tickets if ticket.batch_id == small.batch_id] == [0, 1, 2]
 
 
 async def test_priority_classes_have_windows_of_their_own(store: Store) -> None:

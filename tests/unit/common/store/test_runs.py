@@ -1,13 +1,12 @@
 """Versions of a run, and what a pause does to its rollouts in the queue."""
 
 import pytest
-from tests.support.batches import NOWHERE, OWNER, announce, claim, new_batch, submit, uids_of
+from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import WaitsFor
-from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import Claim, ClaimRefused, Store
 from rolloutpool_common.store.runs import RunFacts, RunUnknown, TooManyRuns, VersionLower, run_key
 
@@ -57,13 +56,8 @@ class TestVersion:
         state = await store.runs.read(OWNER, RUN)
         assert (state.policy_version, state.reported_version) == (5, 6)
 
-    async def test_a_report_makes_no_run(self, store: Store) -> None:
-        with pytest.raises(RunUnknown):
-            await store.runs._steer(OWNER, RUN, "report", 4)
-        assert await store.runs.look(KEY) == RunFacts()
-
     async def test_a_run_is_forgotten_a_week_after_its_last_use_unless_it_is_paused(self, store: Store) -> None:
-        redis = store._connection.redis
+        redis = store.connection.redis
         await store.runs.announce(OWNER, RUN, 1)
         assert 0 < await redis.ttl(f"rp:steering:{KEY}") <= 7 * 86400
         await store.runs.pause(OWNER, RUN, limit_s=60)
@@ -72,7 +66,7 @@ class TestVersion:
         assert 0 < await redis.ttl(f"rp:steering:{KEY}") <= 7 * 86400
 
     async def test_no_caller_can_fill_redis_with_runs(self, store: Store) -> None:
-        redis = store._connection.redis
+        redis = store.connection.redis
         time = await redis.time()
         await redis.zadd("rp:known_runs", {f"{OWNER}/{n}": time[0] * 1000 for n in range(10_000)})
         with pytest.raises(TooManyRuns):
@@ -83,17 +77,6 @@ class TestVersion:
 
 
 class TestPause:
-    async def test_nothing_of_a_paused_run_is_published(self, store: Store) -> None:
-        await announce(store, "w1")
-        before, other = await submit(store, 2, run=RUN), await submit(store, 2)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
-        after = await submit(store, 2, run=RUN)
-        assert await published(store) == other
-        assert not (await store.outbox.reserve_all(10))[1].more_waiting
-        assert (await store.outbox.queue_depths())[Priority.DEFAULT] == Queue(outbox=4, published=2)
-        await store.runs.resume(OWNER, RUN)
-        assert await published(store) == [*before, *after]
-
     async def test_a_ticket_on_its_way_is_claimed_in_vain_and_comes_again(self, store: Store) -> None:
         (uid,) = await submit(store, run=RUN)
         assert await published(store) == [uid]
@@ -107,16 +90,6 @@ class TestPause:
         claimed = await store.rollouts.claim(uid, "w1")
         assert isinstance(claimed, Claim)
         assert (claimed.attempt, claimed.run) == (1, KEY)
-
-    async def test_a_rollout_that_its_worker_gave_back_waits_for_the_end_of_the_pause(self, store: Store) -> None:
-        first, second = await submit(store, 2, run=RUN)
-        assert await published(store, 1) == [first]
-        held = await claim(store, first)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
-        await store.rollouts.give_back(held, clean=True, counter="pauses", delay_s=0.0)
-        assert await published(store) == []
-        await store.runs.resume(OWNER, RUN)
-        assert await published(store) == [first, second]
 
     async def test_a_paused_run_comes_back_in_every_class(self, store: Store) -> None:
         high = await submit(store, run=RUN, priority=Priority.HIGH)
@@ -159,7 +132,7 @@ class TestPause:
             assert view.result["waited_for"]["waits_for"] == "paused"
 
     async def test_a_pause_that_nobody_ends_ends_with_the_batches(self, store: Store) -> None:
-        redis = store._connection.redis
+        redis = store.connection.redis
         open_batch, ended = new_batch(3, run=RUN), new_batch(1, run=RUN)
         foreign = new_batch(1, run=RUN, owner="other")
         for batch in (open_batch, ended, foreign):
@@ -181,7 +154,7 @@ class TestPause:
         assert (totals["cancelled_for:pause"], totals["pauses"]) == (1, 1)
 
     async def test_what_was_resumed_in_the_last_moment_goes_on(self, store: Store) -> None:
-        redis = store._connection.redis
+        redis = store.connection.redis
         uids = await submit(store, 2, run=RUN)
         await store.runs.pause(OWNER, RUN, limit_s=60)
         await redis.hset("rp:served", "clock_ms", 60_000)

@@ -21,7 +21,7 @@ def some(count: int, **fields: Any) -> NewBatch:
 
 
 async def stored(store: Store, batch: NewBatch) -> dict[str, Any]:
-    redis = store._connection.redis
+    redis = store.connection.redis
     found = {}
     async for key in redis.scan_iter(f"rp:*{batch.batch_id}*"):
         name = key.decode().replace(batch.batch_id, "B")
@@ -40,7 +40,7 @@ async def stored(store: Store, batch: NewBatch) -> dict[str, Any]:
 
 async def test_both_ways_store_the_same(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     direct, staged = some(DIRECT_ROLLOUTS), some(DIRECT_ROLLOUTS)
-    assert await staging.stage(store._connection.redis, store.batches._secrets, direct, {}) != []
+    assert await staging.stage(store.connection.redis, store.batches._secrets, direct, {}) != []
     await store.batches.submit(direct)
     monkeypatch.setattr(staging, "DIRECT_ROLLOUTS", 0)
     await other.batches.submit(staged)
@@ -54,7 +54,7 @@ async def test_both_ways_store_the_same(store: Store, other: Store, monkeypatch:
     "batch", [some(DIRECT_ROLLOUTS + 1), some(1, metadata={"long": "x" * DIRECT_BYTES})], ids=["many", "large"]
 )
 async def test_many_or_large_ones_are_staged(store: Store, batch: NewBatch) -> None:
-    redis = store._connection.redis
+    redis = store.connection.redis
     assert await staging.stage(redis, store.batches._secrets, batch, {}) == []
     names = {key.decode().rsplit(":", 1)[1] async for key in redis.scan_iter("rp:stage:*")}
     assert names == {"items", "names", "groups", "deadlines", "group_counts"}
@@ -67,4 +67,4 @@ async def test_a_refused_one_leaves_nothing(store: Store) -> None:
     refused = new_batch([{"rollout_id": "late"}], key="k")
     assert not (await store.batches.submit(refused)).created
     assert await store.rollouts.find("late", OWNER) is None
-    assert [key async for key in store._connection.redis.scan_iter(f"rp:*{refused.batch_id}*")] == []
+    assert [key async for key in store.connection.redis.scan_iter(f"rp:*{refused.batch_id}*")] == []

@@ -3,8 +3,9 @@
 import logging
 
 import pytest
-from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit
+from tests.support.batches import OWNER, claim, new_batch, result_of, submit
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import Store
@@ -64,19 +65,6 @@ async def test_before_it_is_time_it_reads_nothing(store: Store) -> None:
     assert await looks(audit, clock, 2) == [[], [Stray(uid.rpartition("-")[0], 0, "never claimed", 0)]]
 
 
-async def test_a_claim_that_no_worker_lists_goes_back_to_its_worker(store: Store) -> None:
-    (uid,) = await submit(store)
-    await announce(store, "w1")
-    await claim(store, uid, "w1")
-    redis = store.outbox._redis
-    await redis.srem("rp:worker:w1:claims", uid)
-    await redis.zrem("rp:workers", "w1")
-    (stray,) = await store.reconciliation.strays.scan(uid.rpartition("-")[0], 1)
-    assert stray.status == "running"
-    assert await store.workers.claims("w1") == [uid]
-    assert await redis.zscore("rp:workers", "w1") is not None
-
-
 async def test_an_outbox_that_stands_in_no_line_gets_its_turn_again(store: Store) -> None:
     clock = Clock()
     audit = Strays(store.outbox._connection, clock=clock)
@@ -87,21 +75,13 @@ async def test_an_outbox_that_stands_in_no_line_gets_its_turn_again(store: Store
     assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
 
 
-async def test_a_suspect_goes_back_among_the_suspects(store: Store) -> None:
-    (uid,) = await submit(store)
-    await store.outbox._redis.hset(f"rp:rollout:{uid}", mapping={"status": "queued", "crashes": 2})
-    await lose(store, uid)
-    assert len(await store.reconciliation.strays.scan(uid.rpartition("-")[0], 1)) == 1
-    assert await store.outbox._redis.zscore("rp:suspects", uid) is not None
-
-
 async def test_a_group_that_waits_for_its_grade_is_no_stray(store: Store) -> None:
     clock = Clock()
     audit = Strays(store.outbox._connection, clock=clock)
-    batch = new_batch(2, groups=["g", "g"], graded=True)
+    batch = new_batch(2, groups=["g", "g"], asks={"grading": True})
     await store.batches.submit(batch)
     held = await claim(store, f"{batch.batch_id}-0")
-    await store.grading.begin(held, result_of(held), seconds=600, group="g")
+    await KeptRollouts(store).begin(held, result_of(held), seconds=600, group="g")
     assert await looks(audit, clock, 4) == [[], [], [], []]
     # And one that is lost beside it is found, though the held one may be counted twice.
     await lose(store, f"{batch.batch_id}-1")

@@ -9,8 +9,7 @@ from tests.support.fake_store import FakeServer, fake_store
 from tests.support.journals import turn_record
 
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import Claim, ClaimRefused, Store, new_token
-from rolloutpool_common.store.keys import SUSPECTS
+from rolloutpool_common.store import Claim, Store, new_token
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 
 ISOLATED = WorkerRole.ISOLATED
@@ -73,18 +72,6 @@ async def token_of(store: Store, uid: str) -> str:
     return (await store.workers.tokens("child"))[uid]
 
 
-async def test_a_suspect_that_was_cleared_is_an_ordinary_rollout_again(store: Store) -> None:
-    (uid,) = await suspects(store, 1)
-    assert await store.rollouts.claim(uid, "w0") == ClaimRefused.TAKEN
-    ((_, token),) = await store.trials.take("child", "w0", [new_token()], company_first=True)
-    claimed = await store.rollouts.claim(uid, "child", ISOLATED, token=token)
-    assert isinstance(claimed, Claim)
-    assert (claimed.attempt, claimed.crashes, claimed.clean) == (3, 2, True)
-    await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
-    await store.rollouts.release(claimed, clean=True)
-    assert (await claim(store, uid, "w0")).crashes == 0
-
-
 @pytest.mark.parametrize(
     ("shared", "own", "size"),
     [
@@ -139,16 +126,6 @@ async def test_no_suspect_is_tried_twice_at_once_and_a_lost_answer_changes_nothi
     assert await take(store, "third") == []
 
 
-async def test_a_worker_that_was_declared_dead_gets_no_suspects(store: Store) -> None:
-    await suspects(store, 16)
-    assert len(await take(store)) == 16
-    for uid in await store.workers.claims("child"):
-        await store.reconciliation.take_back(uid, "child")
-    assert await store.workers.condemn("child")
-    assert await store.trials.take("child", "w0", [new_token()], company_first=False) == []
-    assert len(await take(store, "another")) == 8
-
-
 async def test_few_slots_make_a_small_cohort(store: Store) -> None:
     await suspects(store, 8)
     assert len(await take(store, slots=3)) == 3
@@ -181,14 +158,6 @@ async def test_as_many_isolated_workers_are_started_as_there_are_cohorts(store: 
     assert not await store.trials.may_start("w5")
     # The child of this one has ended before it took any.
     assert await store.trials.may_start("w1")
-
-
-async def test_suspects_whose_batch_ends_are_not_tried(store: Store) -> None:
-    uids = await suspects(store, 2)
-    await store.rollouts.cancel(uids[0])
-    assert await take(store) == [uids[1]]
-    await store.rollouts.cancel(uids[1])
-    assert not await store.reconciliation._redis.exists(SUSPECTS)
 
 
 @pytest.mark.parametrize("poison", [1, 3])

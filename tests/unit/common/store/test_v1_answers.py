@@ -81,19 +81,6 @@ def answer_of(document: bytes) -> bytes:
     return made.model_dump_json().encode()
 
 
-@pytest.mark.parametrize("reason", FINISH)
-async def test_a_completed_rollouts_answer_is_cut(reason: FinishReason) -> None:
-    made = result(finish_reason=reason, replay=None)
-    end = read_end(await stored(made))
-    assert end.answer == answer_of(encode_result(made))
-    assert end.result == encode_result(made)
-
-
-async def test_one_turn_that_reached_the_limit_leaves_no_message() -> None:
-    made = result(finish_reason=FinishReason.MAX_TOKENS, messages=[{"role": "assistant", "content": "a"}])
-    assert read_end(await stored(made)).answer == answer_of(encode_result(made))
-
-
 @settings(max_examples=400, deadline=None)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=4),

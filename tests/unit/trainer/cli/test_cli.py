@@ -188,18 +188,6 @@ def test_watch_ends_with_the_batch(pool: StubPool) -> None:
     assert len(pool.requests) == 2
 
 
-def test_results_are_one_object_a_line(pool: StubPool) -> None:
-    evil = page(0, 1, complete=True)
-    evil["items"][0]["result"]["messages"][1]["content"] = EVIL + "\u2028"
-    pool.on("GET", f"/v1/batches/{BATCH}/results", Answer(body=evil))
-    done = run("results", BATCH, "--cursor", "7-0")
-    lines = done.stdout.splitlines()
-    assert [json.loads(line)["cursor"] for line in lines] == ["0-0", "1-0"]
-    assert json.loads(lines[0])["messages"][1]["content"] == EVIL + "\u2028"
-    assert "\x1b" not in done.stdout
-    assert "cursor=7-0" in pool.requests[0].path
-
-
 def test_show_prints_ids_without_a_tokenizer(pool: StubPool) -> None:
     pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
     done = run("show", "r0")
@@ -307,13 +295,6 @@ def test_an_error_is_one_line(pool: StubPool) -> None:
     done = run("status", "nope")
     assert done.exit_code == 1
     assert done.stderr == f"error: GET {pool.url}/v1/batches/nope: 404, unknown batch\n"
-
-
-def test_the_api_key_is_sent(pool: StubPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "secret")
-    pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status()))
-    run("status", BATCH)
-    assert pool.requests[0].headers["Authorization"] == "Bearer secret"
 
 
 def test_port_lists() -> None:

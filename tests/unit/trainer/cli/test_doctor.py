@@ -13,7 +13,8 @@ from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli import doctor as module
-from rolloutpool_trainer.cli.doctor import DoctorFinding, DoctorVerdict, examine
+from rolloutpool_trainer.cli.doctor import examine
+from rolloutpool_trainer.cli.findings import DoctorFinding, DoctorVerdict
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -108,6 +109,12 @@ def test_a_silent_worker(pool: StubPool) -> None:
 
 def test_dead_workers_do_not_count(pool: StubPool) -> None:
     assert findings(pool, worker(alive=False))["workers"].verdict is DoctorVerdict.FAILED
+
+
+def test_a_worker_of_the_release_before_is_named(pool: StubPool) -> None:
+    found = findings(pool, worker(), worker(reads=3))["releases"]
+    assert found.verdict is DoctorVerdict.WARNING
+    assert found.detail.startswith("1 of an older release get no new work")
 
 
 def test_mixed_versions(pool: StubPool) -> None:

@@ -14,13 +14,13 @@ from tests.support.printed_documents import SCHEMAS, read_document
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
-from rolloutpool_trainer.cli import app, tokenizer_report
+from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.documents import DOCUMENTS, LOG_LINES, json_schemas
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-ACTORS = ("api", "worker", "flower")
+ACTORS = ("api", "worker", "flower", "door", "runner")
 """They become the actor, and print nothing but its log."""
-ELSEWHERE = {"check-tokenizer", "conformance", "up", "demo", "mock-trainer", "replay", "view"}
+ELSEWHERE = {"agent", "check-tokenizer", "conformance", "up", "demo", "mock-trainer", "replay", "view"}
 """Their documents are checked where these commands are tested with what they need."""
 
 
@@ -47,10 +47,6 @@ def test_every_command_has_the_option_and_a_schema() -> None:
 def test_the_published_schemas_are_current(name: str) -> None:
     """`make generate` writes them."""
     assert json.loads((SCHEMAS / f"{name}.json").read_text()) == json_schemas()[name]
-
-
-def test_the_schema_of_check_tokenizer_is_current() -> None:
-    assert json.loads((SCHEMAS / "check-tokenizer.json").read_text()) == tokenizer_report.json_schema()
 
 
 CALLS: dict[str, tuple[list[str], int | None]] = {

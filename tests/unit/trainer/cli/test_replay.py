@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tests.support.answered_pool import VIEW
 from tests.support.api_documents import BATCH, accepted
-from tests.support.finished_rollouts import rollout, sample, turn
+from tests.support.finished_rollouts import rollout, turn
+from tests.support.journals import turn_record
+from tests.support.kept_journals import carrying
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
@@ -19,6 +21,7 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.rendering import TokenizerCache
+from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.cli import app
 from rolloutpool_worker.replay.__main__ import replay_lines
 
@@ -27,20 +30,25 @@ UID = f"b{'0' * 32}-0"
 
 @pytest.fixture(scope="module")
 def calculated() -> RolloutResult:
-    """A rollout of one turn, with real ids and no digests."""
+    """A rollout of one turn, with real ids."""
     tokenizer = TokenizerCache(1).load("rolloutpool/tiny")
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 15 + 23"}]
     ids = [*tokenizer.encode("38"), tokenizer.close_id or 0]
-    made = sample("", ("sampled", "x" * len(ids), 1))
-    filled = made.model_copy(update={"prompt_ids": list(tokenizer.render_prompt(messages)), "response_ids": ids})
-    return rollout(
-        filled,
+    ledger = TokenLedger()
+    ledger.seed(tokenizer.render_prompt(messages))
+    ledger.append_sampled(ids, [-0.5] * len(ids), turn=1)
+    record = turn_record("38")
+    record.entries = ledger.entries
+    record.summary = turn(1, prompt_tokens=len(ledger) - len(ids), sampled_tokens=len(ids), tool_calls=0)
+    made = rollout(
+        *ledger.samples(),
         uid=UID,
-        messages=[Message.model_validate(m) for m in (*messages, {"role": "assistant", "content": "38"})],
-        turns=[turn(1, prompt_tokens=len(filled.prompt_ids), sampled_tokens=len(ids), tool_calls=0)],
+        messages=[Message.model_validate(m) for m in (*messages, record.message)],
+        turns=[record.summary],
         alignment="exact",
         num_llm_calls=1,
     )
+    return carrying(made, [record], [made.messages[0].wire()], options={"tokenizer_name": "rolloutpool/tiny"})
 
 
 @pytest.fixture

@@ -13,33 +13,9 @@ from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.cli import app
 
-NO_TOOLS = (
-    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('\x1b[2Jno [bold]tools') }}{% endif %}"
-    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def test_a_tokenizer_is_reported() -> None:
-    result = run("check-tokenizer", TINY)
-    assert result.exit_code == 0
-    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
-    assert lines["history"].strip() == "append-only"
-    assert lines["verdict"].strip() == "exact"
-
-
-def test_a_refusal_names_its_reason_and_fails(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, NO_TOOLS)
-    result = run("check-tokenizer", tmp_path)
-    assert result.exit_code == 1
-    assert "refuse" in result.stdout
-    assert "no [bold]tools" in result.stdout
-    assert "\x1b" not in result.stdout
-    assert "verdict without tools" in result.stdout
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:

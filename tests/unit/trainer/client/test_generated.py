@@ -6,7 +6,7 @@ import pytest
 from scripts.generate_sync_client import MODULES, generated
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 class TestModule:
     def test_it_is_what_the_generator_makes(self, module: Path) -> None:
         assert module.read_text() == generated(module), "run `make generate`"

@@ -10,7 +10,6 @@ from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_common.protocol.batch import RolloutItem
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.groups import GroupCollector, select
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.submission import Submission
@@ -212,19 +211,6 @@ def test_an_empty_summary_has_its_fixed_keys(pool: StubPool, client: RolloutClie
     summary = client.batch(BATCH).summary()
     assert summary["rollouts"] == summary["tools/errors"] == summary["spans/total_ms/p95"] == 0
     assert "staleness/mean" not in summary
-
-
-async def test_the_asynchronous_client_does_the_same(pool: StubPool) -> None:
-    accept(pool, (BATCH, 2), (REFILL, 1))
-    lay_out(pool, BATCH, ["a", "a"], {0: {}, 1: failed()})
-    lay_out(pool, REFILL, ["a"], {0: {}})
-    async with AsyncRolloutClient(pool.url, timeout=5.0) as client:
-        batch = await client.submit([{"messages": MESSAGES, "group": "a", "n": 2}])
-        (finished,) = [group async for group in batch.groups_as_completed()]
-        assert len(finished.rollouts) == 2
-        (group,) = [group async for group in batch.trainable_groups(2, refill=1)]
-        assert [rollout.uid for rollout in group.rollouts] == [f"{BATCH}-0", f"{REFILL}-0"]
-        assert (await batch.summary())["rollouts"] == 3
 
 
 def test_ten_thousand_rollouts_are_grouped_and_refilled_in_no_time() -> None:

@@ -9,9 +9,7 @@ from tests.support.answered_pool import RUN
 from tests.support.api_documents import failed, group_column, results_page, status, version_segment
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
-from rolloutpool_trainer.client.aio import AsyncRolloutClient
-from rolloutpool_trainer.client.aio_stream import LEASE_SECONDS, AsyncRolloutStream
-from rolloutpool_trainer.client.stream_cursor import StreamCursor
+from rolloutpool_trainer.client.aio_stream import LEASE_SECONDS
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import NotFound, PoolUnavailable
@@ -302,12 +300,6 @@ def test_a_cursor_of_other_prompts_is_refused(pool: StubPool, client: RolloutCli
         RolloutStream(client, [], in_flight=0)
 
 
-def test_a_cursor_survives_being_written() -> None:
-    cursor = StreamCursor()
-    assert StreamCursor.read(cursor.write()) == cursor
-    assert StreamCursor().name != cursor.name
-
-
 def test_the_summary_is_that_of_the_last_groups_batch(pool: StubPool, client: RolloutClient) -> None:
     accept(pool, 0, 1)
     lay_out(pool, 0, {0: failed()})
@@ -338,12 +330,3 @@ def test_what_is_in_flight_can_be_ended(pool: StubPool, client: RolloutClient) -
     stream.cancel()
     ended = [request.path for request in pool.requests if request.method == "DELETE"]
     assert ended == [f"/v1/batches/{name_of(position)}" for position in (1, 2)]
-
-
-async def test_the_asynchronous_stream_does_the_same(pool: StubPool) -> None:
-    accept(pool, 0, 1)
-    lay_out(pool, 0)
-    lay_out(pool, 1)
-    async with AsyncRolloutClient(pool.url, timeout=0.0) as client:
-        stream = AsyncRolloutStream(client, prompts(2), **OPTIONS)
-        assert [seen(group) async for group in stream] == ["0a", "0b", "1a", "1b"]

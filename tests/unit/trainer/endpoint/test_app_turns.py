@@ -1,7 +1,6 @@
 """A turn is sampled once, whoever asks for it how often."""
 
 import asyncio
-import math
 
 import pytest
 from tests.support.endpoint_client import (
@@ -119,22 +118,6 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
         assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
     assert app.get_session("r").turns == 1
     assert len(app.sampling_log) == 1
-
-
-@pytest.mark.parametrize(
-    "generation",
-    [
-        Generation(token_ids=[], logprobs=[]),
-        Generation(token_ids=[5], logprobs=[]),
-        Generation(token_ids=[5], logprobs=[math.nan]),
-        Generation(token_ids=[2**31], logprobs=[-1.0, -1.0]),
-    ],
-)
-async def test_bad_generations_are_errors(tokenizer: ChatTokenizer, generation: Generation) -> None:
-    app = callback_app(lambda ids, params: generation, tokenizer=tokenizer)
-    async with client_of(app) as client:
-        assert error_of(await ask(client, body([QUESTION])), 500)["type"] == "generate_failed"
-    assert app.get_session("r").turns == 0
 
 
 async def test_a_turn_without_its_predecessors_conflicts(tokenizer: ChatTokenizer) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from rolloutpool_common.protocol.options import ContextLimit, OnLimit
 from rolloutpool_worker.agents.context_limit import RESUME, SUMMARISE, keep_within
-from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
+from rolloutpool_worker.conversation.branch import SampledTurn
+from rolloutpool_worker.conversation.conversation import Conversation
 
 Message = dict[str, Any]
 

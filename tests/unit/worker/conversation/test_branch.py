@@ -269,14 +269,14 @@ async def test_a_drain_stops_before_a_call_and_before_tools(tokenizer: ChatToken
     assert not inside.conversation.calling
 
 
-@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("promise", [{}, {"idempotent": True}, {"on_ambiguous_turn": "retry"}])
 async def test_a_turn_that_a_dead_worker_may_have_asked_is_asked_again_only_where_that_is_safe(
-    tokenizer: ChatTokenizer, idempotent: bool
+    tokenizer: ChatTokenizer, promise: dict[str, Any]
 ) -> None:
-    inside = InsideConversation(tokenizer, claim=claim_of(attempt=2, clean=False, idempotent=idempotent))
+    inside = InsideConversation(tokenizer, claim=claim_of(attempt=2, clean=False, **promise))
     inside.answer("It is 38.", "Yes.")
     assert not inside.conversation.certain
-    if not idempotent:
+    if not promise:
         with pytest.raises(AmbiguousTurn, match="turn 1"):
             await inside.conversation.sample()
         return

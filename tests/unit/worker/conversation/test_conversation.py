@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from tests.support.inside_worker import InsideWorker, sampled_with_mask_1
-from tests.support.journals import untimed
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Step, call, say
+from tests.support.trainer_script import Step, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
@@ -18,7 +17,6 @@ from rolloutpool_worker.conversation.conversation import Conversation
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 5 + 3"}]
 MORE = [{"role": "user", "content": "And now?"}]
-SUM = call("add", {"a": 5, "b": 3}, "c1")
 
 Talk = Callable[[Conversation], Awaitable[None]]
 
@@ -36,62 +34,6 @@ async def talk(
 
     async with scripted_trainer(tokenizer, *script) as trainer:
         return await inside.run_one(server_url=trainer.url, agent=name, messages=QUESTION, **rollout)
-
-
-async def records(inside: InsideWorker, conversation: Conversation) -> int:
-    """How many records the store has of its journal."""
-    return len(await inside.services.store.rollouts.read_journal(conversation.claim.uid))
-
-
-async def test_a_turn_is_durable_and_in_the_transcript_when_sample_returns(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    async def agent(conversation: Conversation) -> None:
-        assert (conversation.turns, conversation.alignment) == (0, None)
-        turn = await conversation.sample()
-        assert await records(inside, conversation) == 1
-        assert (turn.turn, turn.finish_reason, turn.tool_calls) == (1, "stop", [])
-        assert conversation.messages[-1]["content"] == turn.message["content"] == "It is 8."
-        assert conversation.sampled_tokens == turn.sampled == len(tokenizer.encode("It is 8.")) + 1
-        assert (conversation.turns, conversation.alignment) == (1, Alignment.EXACT)
-        assert not conversation.calling
-
-    result = await talk(inside, tokenizer, agent, say("It is 8."))
-    assert result.status is RolloutStatus.COMPLETED, result.failure
-
-
-async def test_results_of_tools_are_durable_before_the_next_call(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    async def agent(conversation: Conversation) -> None:
-        turn = await conversation.sample()
-        await conversation.run_tools(turn, append=MORE)
-        assert await records(inside, conversation) == 2
-        answer, more = conversation.messages[-2:]
-        assert (answer["role"], answer["tool_call_id"], answer["content"]) == ("tool", "c1", "8")
-        assert (more["role"], more["content"]) == ("user", "And now?")
-        await conversation.sample()
-
-    result = await talk(inside, tokenizer, agent, say(calls=[SUM]), say("8"))
-    assert result.status is RolloutStatus.COMPLETED, result.failure
-    assert (result.num_llm_calls, result.num_tool_calls, len(result.samples)) == (2, 1, 1)
-
-
-async def test_an_edited_history_begins_a_new_sample_and_keeps_the_first_one(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    async def agent(conversation: Conversation) -> None:
-        await conversation.sample()
-        await conversation.edit(MORE)
-        assert [message["content"] for message in conversation.messages] == ["And now?"]
-        await conversation.sample()
-
-    result = await talk(inside, tokenizer, agent, say("First."), say("Second."))
-    assert [sample.response_ids for sample in result.samples] == [
-        tokenizer.encode("First.<|im_end|>"),
-        tokenizer.encode("Second.<|im_end|>"),
-    ]
-    assert result.samples[1].prompt_ids == tokenizer.render_prompt(MORE)
 
 
 async def test_a_turn_that_is_not_to_be_trained_has_mask_0(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
@@ -131,28 +73,6 @@ async def test_what_an_agent_may_not_do_is_the_agent_s_fault(
     assert result.failure is not None
     assert (result.failure.category, result.failure.boundary) == (Category.INTERNAL_ERROR, Boundary.AGENT)
     assert not result.failure.retryable
-
-
-async def test_stopped_after_each_record_a_rollout_ends_as_if_it_had_never_stopped(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    script = (say(calls=[SUM]), say(calls=[SUM]), say("8"))
-    async with scripted_trainer(tokenizer, *script) as trainer:
-        whole = await inside.run_one(server_url=trainer.url, messages=QUESTION)
-        asked = [exchange.content for exchange in trainer.exchanges]
-        trainer.exchanges.clear()
-        pieces = await inside.run_in_pieces(server_url=trainer.url, messages=QUESTION)
-        # Nothing is asked twice, and each turn with the body that it would have had.
-        names = (whole.rollout_id.encode(), pieces.rollout_id.encode())
-        assert [exchange.content.replace(names[1], names[0]) for exchange in trainer.exchanges] == asked
-    assert pieces.attempt > 4
-    assert (pieces.samples, pieces.alignment) == (whole.samples, whole.alignment)
-    # All but the times is equal, and each attempt's turns come later than those that it has inherited.
-    assert untimed(pieces.turns) == untimed(whole.turns)
-    starts = [turn.start_ms or 0 for turn in pieces.turns]
-    assert starts == sorted(starts)
-    assert [[tool.name for tool in turn.tools] for turn in pieces.turns] == [["add"], ["add"], []]
-    assert [message.content for message in pieces.messages] == [message.content for message in whole.messages]
 
 
 @AGENTS.named("unit.two_lines")

@@ -73,10 +73,10 @@ async def test_what_redis_lost_is_sent_again_with_the_next_record(store: Store) 
     (uid,) = await submit(store)
     journal = Journal(store, await claim(store, uid), [], Drain())
     await journal.write(TURN, turns=1)
-    await store._connection.redis.delete(f"rp:rollout:{uid}:journal")
+    await store.connection.redis.delete(f"rp:rollout:{uid}:journal")
     await journal.write(OBSERVATION, turns=1)
     assert await store.rollouts.read_journal(uid) == [TURN, OBSERVATION]
-    await store._connection.redis.delete(f"rp:rollout:{uid}:journal")
+    await store.connection.redis.delete(f"rp:rollout:{uid}:journal")
     await journal.resend()
     assert await store.rollouts.read_journal(uid) == [TURN, OBSERVATION]
 

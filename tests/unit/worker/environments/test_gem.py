@@ -2,13 +2,11 @@
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 from tests.support.text_packages import GO_ON, put_gem
 from tests.support.waiting import until
 
-from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_worker.environments import gem
 from rolloutpool_worker.environments.gem import GemEnvironment
 from rolloutpool_worker.environments.package import PackageGame
@@ -79,18 +77,3 @@ async def test_a_game_that_hangs_holds_the_others_up_once(
     assert not call.done()
     GO_ON.set()
     await call
-
-
-@pytest.mark.parametrize("task", [3, "text", [1], {"dataset_name": "elsewhere"}, {"most": 1, "x": 2}])
-async def test_a_task_may_set_only_what_the_operator_has_named(environment: GemEnvironment, task: Any) -> None:
-    with pytest.raises(RequestFault, match=r"its task may set \['most'\]"):
-        await environment.open(task, 1, "b-0", 1)
-
-
-async def test_an_observation_that_is_no_text_is_the_environment_s_fault(environment: GemEnvironment) -> None:
-    opened = await environment.open(None, 7, "b-0", 1)
-    says = r"environment numbers: its observation is no text \(list\); only text is supported"
-    with pytest.raises(EnvironmentFault, match=says) as raised:
-        await environment.step(opened.session, "look")
-    assert not raised.value.retryable
-    await environment.close(opened.session)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.games import RIGHT, SEED, WRONG
 from tests.support.resources_server import ROW, ResourcesServer, row
 
-from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault, TargetRefused
+from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.security.targets import Targets
@@ -208,12 +208,6 @@ async def test_no_tool_leads_to_another_route(name: str) -> None:
         assert server.seen == {}
 
 
-@pytest.mark.parametrize("task", [None, 7, "row", [ROW], {"responses_create_params": {"tools": ["guess"]}}])
-async def test_a_task_that_is_no_row_is_the_requests_fault(task: Any) -> None:
-    with served(ResourcesServer()) as environment, pytest.raises(RequestFault):
-        await environment.open(task, SEED, "b-0", 1)
-
-
 async def test_a_row_may_have_no_tools_and_no_seed() -> None:
     with served(ResourcesServer()) as environment:
         for task in ({}, {"responses_create_params": 3}, {"responses_create_params": {"tools": None}}):
@@ -232,21 +226,6 @@ async def test_no_address_that_a_seed_returns_is_called() -> None:
             await environment.close(opened.session)
             await environment.aclose()
     assert (server.seen["guess"], elsewhere.seen.total()) == (1, 0)
-
-
-async def test_the_address_is_checked_again_when_it_is_connected_to() -> None:
-    environment = HttpEnvironment("guess", HttpServer(url="http://169.254.169.254"), Targets.loopback())
-    with pytest.raises(TargetRefused):
-        await environment.open(ROW, SEED, "b-0", 1)
-    await environment.aclose()
-
-
-async def test_one_that_is_not_there_is_a_fault_that_may_pass() -> None:
-    environment = HttpEnvironment("guess", HttpServer(url="http://127.0.0.1:9"), Targets.loopback())
-    with pytest.raises(EnvironmentFault, match="no whole answer") as raised:
-        await environment.open(ROW, SEED, "b-0", 1)
-    assert raised.value.retryable
-    await environment.aclose()
 
 
 async def test_one_that_hangs_holds_its_own_caller_only() -> None:

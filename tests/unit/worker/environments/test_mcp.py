@@ -4,12 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from tests.support.fake_mcp import FakeMcp, fake_mcp
 from tests.support.games import GUESS
 
 from rolloutpool_common.errors import EnvironmentFault
-from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker import plugin_errors
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
@@ -113,27 +111,6 @@ async def test_one_that_cannot_be_connected_to_is_a_fault_that_is_logged(
         "environment tools",
         "OSError",
     )
-
-
-@pytest.mark.parametrize(
-    ("entry", "fault"),
-    [
-        ({}, "either url or command"),
-        ({"url": "http://h", "command": ["x"]}, "either url or command"),
-        ({"url": "ftp://h"}, "must be an HTTP/HTTPS URL"),
-        ({"url": "http://h", "crash": "snapshot"}, "no snapshots"),
-        ({"url": "http://h", "places": 0}, "places"),
-        ({"url": "http://h", "token": "s3cret"}, "token"),
-    ],
-)
-def test_an_entry_names_a_url_or_a_command(entry: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ValidationError, match=fault) as raised:
-        McpServer.model_validate(entry)
-    assert "s3cret" not in str(raised.value)
-
-
-def test_without_a_promise_nothing_is_promised() -> None:
-    assert McpServer(url="http://h").crash is CrashEffect.NONE
 
 
 def test_without_the_sdk_the_worker_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

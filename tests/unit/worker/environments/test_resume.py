@@ -15,11 +15,10 @@ from tests.support.games import (
     ForgetfulGame,
     GameSession,
     GuessingGame,
-    TextGame,
 )
 from tests.support.journals import observation_record, turn_record
 
-from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, EnvironmentLost, RequestChanged
+from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, RequestChanged
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.journal import (
     EnvironmentRecord,
@@ -100,18 +99,6 @@ async def test_calls_that_never_reached_the_session_are_not_made_again() -> None
     assert state_of(life).guesses == 1
 
 
-async def test_a_text_game_gets_the_messages_again() -> None:
-    game = TextGame()
-    turn = replace(turn_record(0), message={"role": "assistant", "content": f"{WRONG}"})
-    facts = EnvironmentFacts((EnvironmentStep(0, -0.5),))
-    observation = replace(
-        observation_record(0), messages=[{"role": "user", "content": "wrong at guess 1"}], environment=facts
-    )
-    life = life_of(game)
-    await open_session(life, [await first_record(game), turn, observation])
-    assert state_of(life).guesses == 1
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -139,39 +126,6 @@ async def test_one_that_is_not_what_it_declares_is_found_out() -> None:
     game = ForgetfulGame()
     with pytest.raises(EnvironmentDiverged):
         await open_session(life_of(game), [await first_record(game), *played(WRONG)])
-
-
-async def test_a_stateless_one_just_goes_on() -> None:
-    game = GuessingGame(CrashEffect.STATELESS)
-    life = life_of(game)
-    assert await open_session(life, [await first_record(game), *played(WRONG, WRONG)]) is None
-    assert state_of(life).guesses == 0
-
-
-async def test_a_snapshot_takes_the_place_of_the_calls() -> None:
-    game = GuessingGame(CrashEffect.SNAPSHOT)
-    first = await first_record(game)
-
-    def at(guesses: int) -> str:
-        return base64.b64encode(orjson.dumps([RIGHT, guesses])).decode()
-
-    life = life_of(game)
-    assert await open_session(life, [first, *played(WRONG, snapshot=at(1)), *played(WRONG, snapshot=at(2))]) is None
-    assert (state_of(life).guesses, life.messages) == (2, [INVITED])
-    # Nothing was answered before the worker died.
-    fresh = life_of(game)
-    await open_session(fresh, [first, turn_record("x")])
-    assert state_of(fresh).guesses == 0
-
-
-async def test_a_lost_one_ends_the_rollout_before_anything_is_opened() -> None:
-    game = GuessingGame(CrashEffect.NONE)
-    record = await first_record(game)
-    life = life_of(game)
-    with pytest.raises(EnvironmentLost, match="environment game: The session ended with its worker") as raised:
-        await open_session(life, [record])
-    assert not raised.value.retryable
-    assert life._session is None
 
 
 @pytest.mark.parametrize("crash", [CrashEffect.STATELESS, CrashEffect.RESTARTABLE, CrashEffect.SNAPSHOT])

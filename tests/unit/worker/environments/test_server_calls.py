@@ -38,15 +38,6 @@ async def asked(answer: Callable[[int, Request], Response], times: int) -> list[
     return got
 
 
-async def test_each_request_says_for_which_attempt_it_is_and_brings_the_operators_headers() -> None:
-    ((headers, document),) = await asked(lambda *_: PlainTextResponse("fine"), 1)
-    assert document == {"n": 0}
-    assert (headers["x-rollout-id"], headers["x-rollout-attempt"]) == ("b-0", "3")
-    assert headers["x-key"].encode("latin-1").decode() == "ключ"
-    assert headers["content-type"] == "application/json"
-    assert "cookie" not in headers
-
-
 async def test_cookies_are_kept_and_replaced() -> None:
     def answer(number: int, _: Request) -> Response:
         response = PlainTextResponse("fine")

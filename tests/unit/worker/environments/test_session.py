@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, GuessingGame, TextGame
+from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, GuessingGame
 from tests.support.tools import tool_host
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
@@ -89,13 +89,6 @@ async def test_its_tools_are_tools_that_know_their_place_among_the_calls() -> No
     facts = await life.take_facts()
     assert facts is not None
     assert [step.place for step in facts.steps] == [3]
-
-
-async def test_a_message_is_an_action_where_the_environment_says_so() -> None:
-    life = life_of(TextGame())
-    await life.open()
-    assert life.tools == {}
-    assert (await life.step(f"I say {RIGHT}.")).done
 
 
 @pytest.mark.parametrize(

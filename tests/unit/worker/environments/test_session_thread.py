@@ -4,8 +4,6 @@ import asyncio
 import threading
 import time
 
-import pytest
-
 from rolloutpool_worker.environments.session_thread import SessionThread
 
 
@@ -22,41 +20,6 @@ async def test_calls_are_made_in_order_in_one_thread_which_is_not_the_loops() ->
     ((ident, name),) = set(answers)
     assert (ident != threading.get_ident(), name) == (True, "game")
     thread.end()
-
-
-async def test_what_a_call_raises_is_raised_and_the_thread_goes_on() -> None:
-    thread = SessionThread("game")
-
-    def call(error: BaseException) -> None:
-        raise error
-
-    for error, raised in (
-        (ValueError("x"), ValueError),
-        # A future takes none.
-        (StopIteration(), RuntimeError),
-        (SystemExit(3), SystemExit),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ):
-        with pytest.raises(raised):
-            await thread.run(call, error)
-    assert await thread.run(lambda: 7) == 7
-    thread.end()
-
-
-async def test_one_that_hangs_is_not_waited_for_and_ends_when_it_returns() -> None:
-    thread, go_on, done = SessionThread("hanging"), threading.Event(), threading.Event()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await thread.run(go_on.wait)
-    thread.end(done.set)
-    (running,) = [one for one in threading.enumerate() if one.name == "hanging"]
-    # It holds up no process that ends.
-    assert running.daemon
-    assert not done.is_set()
-    go_on.set()
-    await asyncio.to_thread(running.join, 5)
-    assert done.is_set()
-    assert not running.is_alive()
 
 
 async def test_what_the_last_call_raises_is_told_to_nobody() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from tests.support.text_packages import ENDED, put_skyrl_gym
 
-from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_worker.environments import EnvironmentHost, SessionLife
 from rolloutpool_worker.environments.package import PackageGame
@@ -45,12 +44,6 @@ async def test_a_row_may_have_no_prompt(environment: SkyrlGymEnvironment) -> Non
     await environment.close(opened.session)
 
 
-@pytest.mark.parametrize("task", [None, 3, "row", [ROW], {}, {"reward_spec": {}}])
-async def test_a_task_that_is_no_row_is_the_requests_fault(environment: SkyrlGymEnvironment, task: Any) -> None:
-    with pytest.raises(RequestFault):
-        await environment.open(task, None, "b-0", 1)
-
-
 @pytest.mark.parametrize("text", ["stop", "exit"])
 async def test_what_a_step_raises_is_a_fault_of_its_session(environment: SkyrlGymEnvironment, text: str) -> None:
     host = EnvironmentHost(seconds=5.0, result_bytes=1000)
@@ -60,12 +53,3 @@ async def test_what_a_step_raises_is_a_fault_of_its_session(environment: SkyrlGy
         await life.step(text)
     await life.close()
     assert ENDED == ["42"]
-
-
-async def test_an_image_is_the_environment_s_fault(environment: SkyrlGymEnvironment) -> None:
-    opened = await environment.open(ROW, None, "b-0", 1)
-    says = r"environment math: it observes content\[1\]: type image_url; only text is supported"
-    with pytest.raises(EnvironmentFault, match=says) as raised:
-        await environment.step(opened.session, "look")
-    assert not raised.value.retryable
-    await environment.close(opened.session)

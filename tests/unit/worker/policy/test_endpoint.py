@@ -31,7 +31,7 @@ LARGEST = ReplyLimits(1000)
 
 @pytest.fixture(params=KINDS)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[TurnClient]:
-    async with asking(request.param, Resolver(Targets.loopback()), timeout=0.3) as made:
+    async with asking(request.param, Resolver(Targets.loopback()), timeout=1.0) as made:
         yield made
 
 

@@ -174,9 +174,10 @@ async def test_failures_are_repeated_because_an_engine_keeps_nothing(
 ) -> None:
     async with server(tokenizer, IDS) as engine:
         mangled = Refusal(200, b'{"choices": [HTTP/1.1 200 OK')
-        engine.refusals = [Refusal(500, {"error": {"message": "EngineDeadError"}}), Refusal(502, b""), mangled]
-        turn = await (await channels.to(store, engine, protocol, attempts=4)).sample(1, prompt())
-        assert (turn.ids, len(channels.pauses)) == (IDS, 3)
+        of_two = Refusal(200, {"choices": [], "meta_info": {}})
+        engine.refusals = [Refusal(500, {"error": {"message": "EngineDeadError"}}), Refusal(502, b""), mangled, of_two]
+        turn = await (await channels.to(store, engine, protocol, attempts=5)).sample(1, prompt())
+        assert (turn.ids, len(channels.pauses)) == (IDS, 4)
         engine.refusals = [Refusal(500, {})] * 3
         with pytest.raises(TrainerStatusError) as failed:
             await (await channels.to(store, engine, protocol)).sample(1, prompt())

@@ -19,7 +19,7 @@ from tests.support.waiting import until
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.rendering import Delta, TokenizerCache
 from rolloutpool_common.rendering.delta import DeltaRule
-from rolloutpool_common.rendering.joint import Joint
+from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.store import Store, keys
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
@@ -149,7 +149,7 @@ async def test_what_redis_forgot_is_told_again_and_a_beat_without_news_asks_noth
     one = started("w1")
     find_doubt(one, renderings)
     await one.beat()
-    await FakeAsyncRedis(server=one.store._connection._server).delete(keys.DOUBTS)  # type: ignore[attr-defined]
+    await FakeAsyncRedis(server=one.store.connection._server).delete(keys.DOUBTS)  # type: ignore[attr-defined]
     await one.beat(epoch=2)
     await one.beat(epoch=2)
     assert len(await one.store.doubts.listed()) == 1
@@ -209,7 +209,7 @@ async def test_a_worker_reads_doubts_before_it_takes_work_and_with_its_beats(fak
     worker.pulse.turn(running=0, tokenizers={})
     told = worker.pulse.beat()
     assert told is not None
-    worker.pulse.hear(await store._connection.script("beat", *told))
+    worker.pulse.hear(await store.connection.script("beat", *told))
 
     async def heard() -> bool:
         return "t.2" in doubts

@@ -37,8 +37,8 @@ async def test_the_three_ages_are_of_three_things() -> None:
 async def test_an_answer_that_a_thread_hears_reaches_the_loop() -> None:
     pulse = Pulse("w", time.monotonic)
     pulse.turn(running=0, tokenizers={})
-    answer = [b"known", 1, b"condemned", 1, b"epoch", 4, b"stop", [b"t"], b"suspects", 0, b"pushes", 2, b"doubts", 3]
+    answer = [b"known", 1, b"condemned", 1, b"epoch", 4, b"stop", [b"t"], b"suspects", 0, b"doubts", 3, b"notes", 2]
     threading.Thread(target=pulse.hear, args=(answer,)).start()
     async with asyncio.timeout(10):
         heard = await pulse.answers.get()
-    assert (heard.known, heard.condemned, heard.epoch, heard.stop, heard.pushes) == (True, True, 4, ["t"], 2)
+    assert (heard.known, heard.condemned, heard.epoch, heard.stop, heard.notes["notes"]) == (True, True, 4, ["t"], 2)

@@ -13,9 +13,9 @@ from tests.support.waiting import until
 
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, Store
+from rolloutpool_worker.ending import TicketOutcome
 from rolloutpool_worker.process import trial
 from rolloutpool_worker.process.trial import try_suspects
-from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.settings import WorkerSettings
 

@@ -43,7 +43,7 @@ async def carry_beats(worker: WorkerProcess, store: Store) -> None:
     """Does the part of the lifeline's thread, which needs a real Redis."""
     while True:
         if (told := worker.pulse.beat()) is not None:
-            worker.pulse.hear(await store._connection.script("beat", *told))
+            worker.pulse.hear(await store.connection.script("beat", *told))
         await asyncio.sleep(0.1)
 
 
@@ -192,7 +192,7 @@ async def test_after_a_restart_of_redis_what_ended_here_is_given_back(worker: Wo
     """Redis has a claim of this worker that is not in its register, and the epoch has risen."""
     (uid,) = await submit(store)
     await claim(store, uid, worker.worker_id)
-    await store._connection.redis.hset("rp:epoch", "number", 7)
+    await store.connection.redis.hset("rp:epoch", "number", 7)
 
     async def queued() -> bool:
         view = await store.rollouts.view(uid, OWNER)
@@ -235,6 +235,6 @@ async def test_after_a_restart_of_redis_what_runs_here_is_made_sure_of(worker: W
         verified.set()
 
     with worker.services.claims.running(await claim(store, uid, worker.worker_id), verify):
-        await store._connection.redis.hset("rp:epoch", "number", 7)
+        await store.connection.redis.hset("rp:epoch", "number", 7)
         async with asyncio.timeout(20):
             await verified.wait()

@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from celery.worker.control import Panel
 from celery.worker.request import Request
 from kombu import Message
 from kombu.serialization import dumps
+from tests.support.waiting import eventually
 
 from rolloutpool_worker.queue.celery_compat import (
     LoopConsumer,
@@ -143,9 +143,7 @@ def test_what_celery_says_of_a_signal_is_logged(
         celery_worker.install_worker_term_handler(SimpleNamespace(hostname="w"))
         with caplog.at_level(logging.INFO):
             signal.raise_signal(signal.SIGTERM)
-            for thread in threading.enumerate():
-                if thread is not threading.current_thread() and thread.daemon:
-                    thread.join(timeout=5)
+            eventually(lambda: any(record.getMessage() == "celery says" for record in caplog.records))
     finally:
         signal.signal(signal.SIGTERM, before)
     (record,) = [record for record in caplog.records if record.getMessage() == "celery says"]

@@ -1,21 +1,31 @@
 """Replays give the same rollout again, and find each thing that was changed in a result."""
 
+import shutil
+from array import array
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import games
 from tests.support.engine_channels import BOTH
-from tests.support.games import RIGHT, SEED, WRONG
+from tests.support.games import RIGHT, SEED, WRONG, guess
 from tests.support.inside_worker import REPLAY, InsideWorker
+from tests.support.journals import turn_record
+from tests.support.kept_journals import OF_RELEASE_0_2, kept_again
 from tests.support.replays import replayed, reproduced
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, call, say, status
 
 from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.journal import JournalRecord
+from rolloutpool_common.protocol.kept_journal import read_journal
+from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_common.tokens.entries import SampledEntry
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 kinds = pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
@@ -117,19 +127,29 @@ async def test_rollouts_over_an_engine(
     # A changed id is parsed to another message.
     changed = result.model_copy(deep=True)
     changed.samples[0].response_ids[3] = 40
-    found = (await replayed(changed, tokenizers)).differences
-    assert found[0].turn == 1
-    assert {"what was sampled (digest)", "ids (digest)"} <= {difference.what for difference in found}
+    (found,) = (await replayed(changed, tokenizers)).differences
+    assert (found.what, found.sample) == ("sample 0", 0)
+    # Its worker would have parsed it to another message.
+    forged = kept_again(changed, result, with_other_id(result))
+    found = (await replayed(forged, tokenizers)).differences[0]
+    assert found.turn == 1
+
+
+def with_other_id(result: RolloutResult) -> list[JournalRecord]:
+    """The journal of a rollout in which the fourth id of turn 1 was 40."""
+    first, *others = read_journal(result).records
+    sampled = next(entry for entry in first.entries if isinstance(entry, SampledEntry))
+    ids = unpack(sampled.ids, array("I"))
+    ids[3] = 40
+    changed = replace(sampled, ids=pack(ids))
+    return [replace(first, entries=tuple(changed if e is sampled else e for e in first.entries)), *others]
 
 
 @pytest.mark.parametrize("name", ["game_restartable", "game_snapshot", "game_none", "text_game"])
 async def test_rollouts_in_an_environment(
     inside: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, name: str
 ) -> None:
-    assert games.INVITATION
-    text = name == "text_game"
-    lines = [say(f"{n}") if text else say(calls=[call("guess", {"number": n})]) for n in (WRONG, WRONG, RIGHT)]
-    async with scripted_trainer(tokenizer, *lines) as trainer:
+    async with scripted_trainer(tokenizer, *(guess(name, n) for n in (WRONG, WRONG, RIGHT))) as trainer:
         result = await inside.run_one(
             server_url=trainer.url, messages=QUESTION, environment={"name": name, "seed": SEED}
         )
@@ -192,20 +212,62 @@ def change_end(result: RolloutResult) -> None:
     result.turns[2].finish_reason = "length"
 
 
+def change_time(result: RolloutResult) -> None:
+    result.turns[0].tools[0] = replace(result.turns[0].tools[0], ms=0.25)
+
+
+def change_segment(result: RolloutResult) -> None:
+    segments = result.samples[0].segments
+    segments[0] = segments[0].model_copy(update={"policy_version": "9"})
+
+
+def change_question(result: RolloutResult) -> None:
+    result.messages[1].content = "Calculate 15 + 24"
+
+
+def cut_transcript(result: RolloutResult) -> None:
+    del result.messages[-1]
+
+
+def drop_samples(result: RolloutResult) -> None:
+    result.samples.clear()
+
+
+def change_journal(result: RolloutResult) -> None:
+    assert result.replay is not None
+    assert result.replay.journal is not None
+    middle = len(result.replay.journal) // 2
+    changed = "A" if result.replay.journal[middle] != "A" else "B"
+    result.replay.journal = result.replay.journal[:middle] + changed + result.replay.journal[middle + 1 :]
+
+
+def cut_journal(result: RolloutResult) -> None:
+    assert result.replay is not None
+    assert result.replay.journal is not None
+    result.replay.journal = result.replay.journal[:-5]
+
+
 @pytest.mark.parametrize(
     ("change", "what", "turn"),
     [
-        (change_sampled, "what was sampled (digest)", 2),
-        (change_glue, "drift", None),
-        (change_prompt, "", None),
+        (change_sampled, "sample 0", None),
+        (change_glue, "sample 0", None),
+        (change_prompt, "sample 0", None),
         (change_mask, "response_mask", 1),
-        (change_logprob, "what was sampled (digest)", 1),
-        (change_call, "what was sampled (digest)", 1),
-        (change_arguments, "what was sampled (digest)", 2),
-        (change_answer, "drift", 2),
-        (change_call_id, "tool_calls", 1),
-        (change_mask_sent, "end", 2),
-        (change_end, "finish_reason", None),
+        (change_segment, "segments", None),
+        (change_logprob, "sample 0", None),
+        (change_question, "messages", None),
+        (change_call, "messages", None),
+        (change_arguments, "messages", None),
+        (change_answer, "messages", None),
+        (change_call_id, "messages", None),
+        (cut_transcript, "messages", None),
+        (drop_samples, "samples", None),
+        (change_mask_sent, "turns", None),
+        (change_end, "turns", None),
+        (change_time, "turns", None),
+        (change_journal, "replay.journal", None),
+        (cut_journal, "replay.journal", None),
     ],
 )
 async def test_what_was_changed_is_found(
@@ -223,36 +285,42 @@ async def test_what_was_changed_is_found(
     assert not report.same
     assert report.differences
     first = report.differences[0]
-    assert what in {difference.what for difference in report.differences} | {""}, report.differences
-    assert turn is None or first.turn == turn, report.differences
+    assert (first.what, first.turn) == (what, turn), report.differences
+    if what in {"messages", "turns", "samples", "replay.journal"}:
+        # Nothing was run.
+        assert (report.turns, len(report.differences)) == (0, 1)
 
 
-async def test_results_without_a_record(
-    inside: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
+async def test_results_without_a_journal(
+    inside: InsideWorker, calculated: RolloutResult, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
 ) -> None:
-    lines = (say(ADD_COMPACT), say(ADD), say("15 + 23 is 38."), say())
-    async with scripted_trainer(tokenizer, *lines) as trainer:
-        plain, edited, cut = await inside.run(
-            {},
-            {"context": {"limit_tokens": 95, "on_limit": "truncate"}, "metadata": {"x": 1}},
-            {"max_turns": 2},
-            server_url=trainer.url,
-            messages=QUESTION,
-            replay_record=False,
-        )
-    assert [result.replay for result in (plain, edited, cut)] == [None] * 3
-    nameless = await replayed(plain, tokenizers)
-    assert "--tokenizer" in (nameless.lacks or "")
-    assert not nameless.same
-    for result in (plain, cut):
-        named = await replayed(result, tokenizers, str(TINY_TOKENIZER))
-        assert named.same, named
-        assert "no record" in named.notes[0]
-    changed = plain.model_copy(deep=True)
-    change_mask(changed)
-    assert not (await replayed(changed, tokenizers, str(TINY_TOKENIZER))).same
-    if any(turn.drift == "edited" for turn in edited.turns):
-        assert "edited" in ((await replayed(edited, tokenizers, str(TINY_TOKENIZER))).lacks or "")
+    async with scripted_trainer(tokenizer, say(ADD_COMPACT), say()) as trainer:
+        plain = await inside.run_one(server_url=trainer.url, messages=QUESTION, replay_record=False)
+    assert plain.replay is None
+    older = calculated.model_copy(update={"replay": ReplayRecord.model_validate(OF_RELEASE_0_2)})
+    assert calculated.replay is not None
+    newer = calculated.model_copy(deep=True)
+    assert newer.replay is not None
+    newer.replay.journal = "/////w=="
+    for result, why in ((plain, "no record"), (older, "release 0.2"), (newer, "newer release")):
+        for name in (None, str(TINY_TOKENIZER)):
+            report = await replayed(result, tokenizers, name)
+            assert why in (report.lacks or ""), report
+            assert not report.same
+
+
+@pytest.mark.parametrize("name", ["branches", "messages"])
+async def test_several_branches_and_messages_alone_are_not_run_again(
+    calculated: RolloutResult, tokenizers: TokenizerCache, name: str
+) -> None:
+    records = read_journal(calculated).records
+    if name == "branches":
+        records, why = [*records, replace(turn_record("x"), branch=1)], "several branches"
+    else:
+        records, why = [replace(record, entries=()) for record in records], "no ids"
+    report = await replayed(kept_again(calculated, calculated, records), tokenizers)
+    assert why in (report.lacks or "")
+    assert not report.same
 
 
 async def test_what_cannot_be_run_again_is_said(calculated: RolloutResult, tokenizers: TokenizerCache) -> None:
@@ -267,19 +335,17 @@ async def test_what_cannot_be_run_again_is_said(calculated: RolloutResult, token
         changed.replay.options |= options
         report = await replayed(changed, tokenizers)
         assert said in (report.lacks or ""), report
-    short = calculated.model_copy(deep=True)
-    del short.messages[-1]
-    assert "messages of the policy" in ((await replayed(short, tokenizers)).lacks or "")
-    less = calculated.model_copy(deep=True)
-    less.samples.clear()
-    assert "ids" in ((await replayed(less, tokenizers)).lacks or "")
 
 
-async def test_other_tools_and_templates_are_noted(calculated: RolloutResult, tokenizers: TokenizerCache) -> None:
+async def test_other_tools_and_templates_are_noted(
+    calculated: RolloutResult, tokenizers: TokenizerCache, tmp_path: Path
+) -> None:
     changed = calculated.model_copy(deep=True)
     assert changed.replay is not None
     changed.replay.tools_digest = "00" * 16
-    changed.tokenizer["template_sha256"] = "f" * 64
-    notes = " ".join((await replayed(changed, tokenizers)).notes)
+    other = shutil.copytree(TINY_TOKENIZER, tmp_path / "other")
+    with (other / "chat_template.jinja").open("a") as template:
+        template.write("{# another version #}")
+    notes = " ".join((await replayed(changed, tokenizers, str(other))).notes)
     assert "tools here are others" in notes
     assert "template_sha256 differs" in notes

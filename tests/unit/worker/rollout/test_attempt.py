@@ -12,7 +12,7 @@ from tests.support.batches import OWNER, claim, new_batch, uids_of
 from tests.support.imitated_engine import Refusal
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Step, call, hang, say, status, wait
+from tests.support.trainer_script import Step, call, hang, say, status
 from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
@@ -25,7 +25,6 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation import off_loop
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.policy.breaker import FAILURES
 from rolloutpool_worker.rollout import attempt, deferral
 from rolloutpool_worker.rollout.admission import check_result
 from rolloutpool_worker.rollout.outcome import make_result
@@ -38,74 +37,6 @@ async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
     view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     return view.status, view.attempt
-
-
-@pytest.mark.parametrize(
-    ("script", "outcome", "after"),
-    [
-        ([say()], "completed", RolloutStatus.COMPLETED),
-        ([say(calls=[call("add", {"a": 5, "b": 3})]), say("8")], "completed", RolloutStatus.COMPLETED),
-        ([status(400)], "failed", RolloutStatus.FAILED),
-        ([status(503)], "retried", RolloutStatus.QUEUED),
-        ([say(logprobs=[0.0])], "failed", RolloutStatus.FAILED),
-    ],
-    ids=["answers", "calls and answers", "refuses", "is overloaded", "breaks the protocol"],
-)
-async def test_what_the_trainer_does_decides_the_outcome(
-    fake_redis: str,
-    store: Store,
-    tokenizers: TokenizerCache,
-    tokenizer: ChatTokenizer,
-    script: list[Step],
-    outcome: str,
-    after: RolloutStatus,
-) -> None:
-    async with (
-        inside_worker(fake_redis, tokenizers, infra_retries=1, trainer_attempts=1) as worker,
-        scripted_trainer(tokenizer, *script) as trainer,
-    ):
-        (uid,) = await worker.submit(server_url=trainer.url)
-        assert await worker.take(uid) == outcome
-        assert await state_of(store, uid) == (after, 1)
-
-
-async def test_a_rollout_that_is_cancelled_while_it_runs_is_stopped(
-    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, hang()) as trainer:
-        (uid,) = await inside.submit(server_url=trainer.url)
-        ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _asked(trainer.of(uid)))
-        assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
-        # The next beat of a worker process would do this.
-        (running,) = inside.services.claims.current()
-        running.task.cancel()
-        assert await ticket == "stopped"
-        assert await state_of(store, uid) == (RolloutStatus.CANCELLED, 1)
-
-
-async def test_a_worker_that_has_lost_its_claim_writes_nothing(
-    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-) -> None:
-    answer = asyncio.Event()
-    async with scripted_trainer(tokenizer, wait(answer), say()) as trainer:
-        (uid,) = await inside.submit(server_url=trainer.url)
-        ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _asked(trainer.of(uid)))
-        await store.rollouts.cancel(uid)
-        before = await store.rollouts.result(uid)
-        answer.set()
-        assert await ticket == "lost"
-        assert await store.rollouts.result(uid) == before
-
-
-async def test_the_deadline_ends_a_call_that_hangs(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, hang()) as trainer:
-        batch = new_batch(1, shared={"server_url": trainer.url}, deadline_s=0.3)
-        await inside.services.store.batches.submit(batch)
-        (uid,) = uids_of(batch)
-        assert await inside.take(uid) == "expired"
-        assert (await inside.result(uid)).finish_reason is FinishReason.DEADLINE
 
 
 async def test_a_rollout_that_ended_in_time_has_completed_although_its_result_is_made_after_the_deadline(
@@ -158,31 +89,6 @@ async def test_the_result_of_a_rollout_that_did_not_complete_is_made_in_a_thread
         assert len((await inside.result(uid)).samples) == 1
     assert threads
     assert threading.main_thread() not in threads
-
-
-async def test_a_port_that_is_down_defers_without_asking(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, say()) as trainer:
-        for _ in range(FAILURES):
-            inside.services.breakers.failed(trainer.url, "refused")
-        (uid,) = await inside.submit(server_url=trainer.url)
-        assert await inside.take(uid) == "deferred"
-        assert trainer.exchanges == []
-
-
-async def test_a_drain_gives_the_rollout_back_with_its_journal_and_another_worker_goes_on(
-    inside: InsideWorker, fake_redis: str, store: Store, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
-) -> None:
-    script = (say(calls=[call("add", {"a": 5, "b": 3})]), say("8"))
-    async with scripted_trainer(tokenizer, *script) as trainer:
-        (uid,) = await inside.submit(server_url=trainer.url)
-        inside.stop_after(1)
-        assert await inside.take(uid) == "drained"
-        assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
-        async with inside_worker(fake_redis, tokenizers) as another:
-            assert await another.take(uid) == "completed"
-            result = await another.result(uid)
-        assert [exchange.turn for exchange in trainer.of(uid)] == [1, 2]
-    assert (result.attempt, result.num_llm_calls, result.alignment) == (2, 2, "exact")
 
 
 @pytest.mark.parametrize("protocol", ["callback", "vllm"])

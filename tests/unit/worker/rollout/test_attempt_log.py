@@ -13,8 +13,8 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.result import Spans
 from rolloutpool_common.protocol.trace import trace_id_of
 from rolloutpool_common.store import Store
+from rolloutpool_worker.ending import Action, Decision, TicketOutcome
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue, log_start
-from rolloutpool_worker.rollout.decision import Action, Decision, TicketOutcome
 
 
 async def test_lines_have_names_and_fields(store: Store, caplog: pytest.LogCaptureFixture) -> None:

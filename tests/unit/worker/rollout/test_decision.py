@@ -19,11 +19,11 @@ from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreUnavailable
 from rolloutpool_worker.drain import Drained, SuspectCleared
+from rolloutpool_worker.ending import Action, Decision, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.graders import GraderBusy
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
-from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
+from rolloutpool_worker.rollout.decision import AttemptState, decide
 from rolloutpool_worker.rollout.deferral import NeedsMissing
 
 QUIET = AttemptState(certain=True, calling=False)
@@ -104,7 +104,7 @@ def test_an_infra_failure_that_is_not_retried_is_finished(claim: Claim) -> None:
 
 
 def test_a_port_that_is_down_defers_the_rollout() -> None:
-    expected = Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)
+    expected = Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS, counter="deferrals")
     # `calling` says nothing here: the breaker refused before anything was asked.
     assert decision_of(TrainerDown(), CALLING) == expected
 
@@ -164,10 +164,8 @@ def test_a_failure_is_final_where_the_session_is_lost_with_the_attempt() -> None
     assert decision_of(failed, FINAL) == Decision(Action.FINISH, TicketOutcome.FAILED)
 
 
-@pytest.mark.parametrize(
-    "cause", [EnvironmentFull(), GraderBusy(), NeedsMissing()], ids=lambda cause: type(cause).__name__
-)
+@pytest.mark.parametrize("cause", [EnvironmentFull(), NeedsMissing()], ids=lambda cause: type(cause).__name__)
 def test_what_has_no_room_or_lacks_a_tool_puts_the_rollout_off_and_nothing_is_in_doubt(cause: Exception) -> None:
     assert decision_of(cause) == Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)
     assert not decision_of(cause, UNCERTAIN).clean
-    assert counter_of(cause) == "capacity"
+    assert decision_of(cause).counter == "capacity"

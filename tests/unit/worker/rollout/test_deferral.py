@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.support.claims import claim_of
 
+from rolloutpool_common.capabilities.grading.wire import GraderChoice
 from rolloutpool_common.protocol.environments import TOOL_SERVER, EnvironmentChoice
-from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown

@@ -239,24 +239,6 @@ async def test_a_call_that_may_be_made_once_only_is_not_made_again_by_another_wo
     assert made == [[doubtful, "1"]] * 2 + [[sure, "1"], [sure, "2"]]
 
 
-async def test_a_failure_is_not_retried_where_the_session_is_lost_with_it(
-    fake_redis: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
-) -> None:
-    """Else the trainer would read that the session was lost, and not why."""
-    async with (
-        scripted_trainer(tokenizer, guess(WRONG)) as trainer,
-        inside_worker(fake_redis, tokenizers, infra_retries=3) as worker,
-    ):
-        lost, kept = await worker.submit(
-            *(dict(server_url=trainer.url, **game(name, call="fail")) for name in ("game_none", "game_restartable"))
-        )
-        assert await worker.take(lost) == "failed"
-        assert await worker.take(kept) == "retried"
-        failure = (await worker.result(lost)).failure
-    assert failure is not None
-    assert failure.category is Category.ENVIRONMENT_ERROR
-
-
 @pytest.mark.parametrize(
     ("task", "category", "kind"),
     [

@@ -1,23 +1,34 @@
 """Forks share their parent's tokens id by id, and sample the rest themselves."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support import games
 from tests.support.engine_channels import BOTH
-from tests.support.forks import context_before, fork, submitted
-from tests.support.games import RIGHT, SEED, WRONG
+from tests.support.forks import context_before, fork, planned, submitted
+from tests.support.games import RIGHT, SEED, WRONG, guess
 from tests.support.inside_worker import InsideWorker, inside_worker, sampled_with_mask_1
+from tests.support.kept_journals import OF_RELEASE_0_2, kept_again
 from tests.support.replays import reproduced
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.secrets import SECRETS
 from tests.support.trainer_script import ADD, ADD_COMPACT, call, say, status
 
+from rolloutpool_api.errors import Conflict
+from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.outcomes import Category, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.protocol.journal import ObservationRecord
+from rolloutpool_common.protocol.kept_journal import read_journal
+from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
+from rolloutpool_common.protocol.result import Alignment, RolloutResult, encode_result
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
+from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_worker.rollout import record
+from rolloutpool_worker.rollout.fork import Trunk
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 AGAIN = "Again. " + ADD_COMPACT
@@ -51,6 +62,14 @@ def check(child: RolloutResult, parent: RolloutResult, turn: int, trainer: Scrip
         assert sampled_with_mask_1(child.samples) == said
 
 
+def trunk_logprobs(child: RolloutResult, turn: int) -> set[float]:
+    """Log-probabilities that a fork has journaled of its parent's turns."""
+    records = [record for record in read_journal(child).records if record.kind == "turn" and record.summary.turn < turn]
+    assert len(records) == turn - 1
+    sampled = [entry for record in records for entry in record.entries if entry.op == "sampled"]
+    return {value for entry in sampled for value in unpack(entry.logprobs, array("d"))}
+
+
 @pytest.mark.parametrize("turn", [1, 2, 3])
 async def test_a_strict_trainer_samples_after_the_very_ids(
     worker: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, turn: int
@@ -64,6 +83,8 @@ async def test_a_strict_trainer_samples_after_the_very_ids(
             assert child.alignment is Alignment.EXACT
             assert child.group == f"{parent.uid}/{turn}"
             assert len(child.turns) == turn + 1
+            assert trunk_logprobs(child, turn) == ({0.0} if turn > 1 else set())
+            assert "zero_logprobs" not in child.warnings
             await reproduced(child, tokenizers)
         asked = trainer.of(first.uid)
         assert [exchange.turn for exchange in asked] == [turn, turn + 1]
@@ -123,6 +144,8 @@ async def test_the_trunk_can_be_trained_too(
         sampled_with_mask_1(child.samples)[: len(one) - parent.turns[2].sampled_tokens]
         == one[: len(one) - parent.turns[2].sampled_tokens]
     )
+    assert 0.0 not in trunk_logprobs(child, 3)
+    assert trunk_logprobs(grandchild, 2) == {0.0}
     for result in (child, untrained, grandchild):
         assert result.status is RolloutStatus.COMPLETED, result.failure
         await reproduced(result, tokenizers)
@@ -169,8 +192,7 @@ async def test_after_an_edit(
 ) -> None:
     context = {"limit_tokens": 95, "on_limit": on_limit}
     parent = await run_parent(worker, tokenizer, ADD, AGAIN, "And again. " + ADD_COMPACT, "38.", context=context)
-    assert parent.replay is not None
-    assert parent.replay.edits
+    assert any(record.kind == "edit" for record in read_journal(parent).records)
     for turn in range(1, len(parent.turns) + 1):
         async with scripted_trainer(tokenizer, say("It is 38.")) as trainer:
             (child,) = await fork(worker, parent, turn, server_url=trainer.url)
@@ -222,10 +244,15 @@ async def test_an_engine_s_fork_is_refused_where_its_prompt_is_another(
 ) -> None:
     async with server(tokenizer, ADD_COMPACT, "38.") as engine:
         parent = await worker.run_one(server_url=engine.url, protocol=protocol, messages=QUESTION)
-        changed = parent.model_copy(deep=True)
-        changed.samples[0].prompt_ids[0] ^= 1
+        # As if a worker with another template had rendered it.
+        first, *others = read_journal(parent).records
+        seed, *later = first.entries
+        ids = unpack(seed.ids, array("I"))
+        ids[0] ^= 1
+        first = replace(first, entries=(replace(seed, ids=pack(ids)), *later))
         for turn in (1, 2):
-            (child,) = await fork(worker, changed, turn, server_url=engine.url)
+            other = kept_again(parent, parent, [first, *others])
+            (child,) = await fork(worker, other, turn, server_url=engine.url)
             assert child.failure is not None
             assert (child.failure.category, child.failure.kind) == (Category.VALIDATION_ERROR, "request")
             assert "sampled after" in child.failure.message
@@ -235,19 +262,13 @@ async def test_an_engine_s_fork_is_refused_where_its_prompt_is_another(
 async def test_in_an_environment(
     worker: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, name: str
 ) -> None:
-    assert games.INVITATION
-    text = name == "text_game"
-
-    def guess(number: int) -> Any:
-        return say(f"{number}") if text else say(calls=[call("guess", {"number": number})])
-
-    async with scripted_trainer(tokenizer, guess(WRONG), guess(WRONG), guess(RIGHT)) as trainer:
+    async with scripted_trainer(tokenizer, *(guess(name, n) for n in (WRONG, WRONG, RIGHT))) as trainer:
         parent = await worker.run_one(
             server_url=trainer.url, messages=QUESTION, environment={"name": name, "seed": SEED}
         )
     assert parent.finish_reason is FinishReason.ENVIRONMENT
     for turn in (1, 2, 3):
-        async with scripted_trainer(tokenizer, guess(RIGHT)) as trainer:
+        async with scripted_trainer(tokenizer, guess(name, RIGHT)) as trainer:
             (child,) = await fork(worker, parent, turn, server_url=trainer.url)
             check(child, parent, turn, trainer)
             assert child.environment is not None
@@ -267,11 +288,64 @@ async def test_an_environment_that_answers_otherwise_than_to_the_parent(
         parent = await worker.run_one(
             server_url=trainer.url, messages=QUESTION, environment={"name": "game_restartable", "seed": SEED}
         )
-        assert parent.replay is not None
-        parent.replay.steps[0].reward = 0.75
-        (child,) = await fork(worker, parent, 2, server_url=trainer.url)
+        records = read_journal(parent).records
+        place, seen = next((n, one) for n, one in enumerate(records) if isinstance(one, ObservationRecord))
+        assert seen.environment is not None
+        (step,) = seen.environment.steps
+        records[place] = replace(seen, environment=replace(seen.environment, steps=(replace(step, reward=0.75),)))
+        (child,) = await fork(worker, kept_again(parent, parent, records), 2, server_url=trainer.url)
     assert child.failure is not None
     assert child.failure.category is Category.ENVIRONMENT_DIVERGED
+
+
+async def test_the_session_gets_the_parent_s_own_records(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    assert games.INVITATION
+    lines = [say(calls=[call("guess", {"number": n})]) for n in (WRONG, WRONG, RIGHT)]
+    async with scripted_trainer(tokenizer, *lines) as trainer:
+        parent = await worker.run_one(
+            server_url=trainer.url, messages=QUESTION, environment={"name": "game_snapshot", "seed": SEED}
+        )
+    records = read_journal(parent).records
+    assert [record.kind for record in records] == ["environment", *["turn", "observation"] * 3]
+    for turn in (1, 2, 3):
+        trunk = Trunk.read(encode_result(parent), ForkOrigin(uid=parent.uid, turn=turn))
+        assert trunk.session_records(()) == records[: 2 * turn - 1]
+        # Once its own journal has the parent's turns, that says where the session is.
+        assert trunk.session_records(records) is records
+
+
+async def test_tools_that_are_too_long_for_the_record_are_known_by_their_digest(
+    worker: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert games.INVITATION
+    monkeypatch.setattr(record, "MOST_TOOLS_BYTES", 2)
+    lines = [say(calls=[call("guess", {"number": n})]) for n in (WRONG, RIGHT)]
+    async with scripted_trainer(tokenizer, *lines) as trainer:
+        parent = await worker.run_one(
+            server_url=trainer.url, messages=QUESTION, environment={"name": "game_restartable", "seed": SEED}
+        )
+        assert parent.replay is not None
+        assert parent.replay.tools == []
+    async with scripted_trainer(tokenizer, lines[1]) as trainer:
+        (child,) = await fork(worker, parent, 2, server_url=trainer.url)
+        check(child, parent, 2, trainer)
+
+
+async def test_a_parent_that_was_changed_or_is_of_release_0_2(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    parent = await run_parent(worker, tokenizer)
+    older = parent.model_copy(update={"replay": ReplayRecord.model_validate(OF_RELEASE_0_2)})
+    changed = parent.model_copy(deep=True)
+    changed.samples[0].response_ids[0] ^= 1
+    for result, why in (
+        (older, "release 0.2"),
+        (changed, "changed since"),
+        (parent.model_copy(update={"replay": None}), "no record"),
+    ):
+        with pytest.raises(Conflict, match=why):
+            planned(result, 2, server_url="http://127.0.0.1:8081")
+        # A batch of before the upgrade may have it.
+        with pytest.raises(RequestFault, match=why):
+            Trunk.read(encode_result(result), ForkOrigin(uid=parent.uid, turn=2))
 
 
 async def test_a_fork_has_a_key_of_its_own(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:

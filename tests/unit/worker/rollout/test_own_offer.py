@@ -2,11 +2,10 @@
 
 import pytest
 
-from rolloutpool_common.protocol.offers import BUILT_IN, digest_of, spell
+from rolloutpool_common.protocol.offers import BUILT_IN, RELEASE, digest_of, spell
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.graders import GRADERS
-from rolloutpool_worker.rollout import own_offer as module
 from rolloutpool_worker.rollout.own_offer import own_digest, own_offer
 from rolloutpool_worker.tools import TOOLS
 
@@ -23,10 +22,6 @@ def test_every_worker_has_what_counts_as_built_in() -> None:
 def test_plug_ins_are_offered_and_name_the_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GRADERS, "names", lambda: ["judge"])
     assert "grader:judge" in own_offer()
+    assert RELEASE in own_offer()
     assert not BUILT_IN.intersection(own_offer())
     assert own_digest() == digest_of(spell(own_offer()))
-
-
-def test_a_process_without_plug_ins_has_no_queues_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "own_offer", list)
-    assert own_digest() == ""

@@ -58,24 +58,6 @@ def check_exact(result: RolloutResult, engine: ImitatedEngine, *turns: int) -> N
 
 
 @BOTH
-async def test_a_rollout_with_a_tool(
-    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    # Sampled without spaces: a render of the message would have other ids.
-    async with server(tokenizer, ADD_COMPACT, ANSWER) as engine:
-        engine.version = "12"
-        result = await run(worker, engine, protocol)
-    assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.STOP)
-    check_exact(result, engine, 1, 2)
-    assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
-    assert result.messages[2].content == "38"
-    assert {s.policy_version for s in result.samples[0].segments if s.kind == "sampled"} == {"12"}
-    assert result.samples[0].logprobs_mode == ("raw" if protocol == "vllm" else "processed")
-    assert result.warnings == []
-    assert [(turn.aborts, turn.resampled, turn.mask_sent) for turn in result.turns] == [(0, False, None)] * 2
-
-
-@BOTH
 async def test_the_first_prompt_shows_the_tools_that_the_rollout_may_call(
     worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:

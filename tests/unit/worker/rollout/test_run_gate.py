@@ -9,7 +9,7 @@ from tests.support.batches import OWNER
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.rollouts_of_a_run import ADD, RUN, submit_to_run
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import call, say, status
+from tests.support.trainer_script import say, status
 from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
@@ -18,8 +18,6 @@ from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
 from rolloutpool_worker.rollout import run_gate
-
-CALLS = [call("add", {"a": 5, "b": 3})]
 
 
 @pytest.fixture(autouse=True)
@@ -114,36 +112,6 @@ class TestPause:
         claimed = (await store.totals.read()).totals
         assert (claimed["requeued:pauses"], claimed.get("requeued:retries", 0)) == (1, 0)
 
-    async def test_a_worker_that_is_killed_during_a_pause_leaves_no_turn_in_doubt(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        """The trainer never said that a turn may be asked twice, and nobody asked it."""
-        async with scripted_trainer(tokenizer, say(calls=CALLS), say("8")) as trainer:
-            (uid,) = await submit_to_run(inside, trainer.url)
-            await store.runs.pause(OWNER, RUN, limit_s=60)
-            await store.runs.resume(OWNER, RUN)
-            original = trainer.answer
-
-            async def pause(exchange: Any, turn: Any) -> None:
-                await store.runs.pause(OWNER, RUN, limit_s=60)
-                await original(exchange, turn)
-
-            trainer.answer = pause  # type: ignore[method-assign]
-            ticket = asyncio.create_task(inside.take(uid))
-            await until(is_held(inside))
-            trainer.answer = original  # type: ignore[method-assign]
-            # As the reconciler does with what a dead worker had.
-            (running,) = inside.services.claims.current()
-            redis = store._connection.redis
-            holder = (await redis.hget(f"rp:rollout:{uid}", "worker")).decode()
-            await store.reconciliation.take_back(uid, holder)
-            running.task.cancel()
-            assert await ticket == "stopped"
-            await store.runs.resume(OWNER, RUN)
-            assert await inside.take(uid) == "completed"
-        result = await inside.result(uid)
-        assert (result.attempt, result.failure, result.num_llm_calls) == (2, None, 2)
-
     async def test_a_deadline_goes_on_and_says_what_it_waited_for(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
     ) -> None:
@@ -218,7 +186,7 @@ class TestPause:
             inside.services.store.runs.look = counted  # type: ignore[method-assign]
             first = asyncio.create_task(inside.take(uids[0]))
             await until(is_held(inside))
-            await store._connection.redis.hdel(f"rp:steering:{OWNER}/{RUN}", "paused_ms")
+            await store.connection.redis.hdel(f"rp:steering:{OWNER}/{RUN}", "paused_ms")
             await first
             before = looks
             tickets = [asyncio.create_task(inside.take(uid)) for uid in uids[1:]]

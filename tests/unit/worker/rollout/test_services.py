@@ -16,16 +16,6 @@ async def verified() -> None:
     """Stands for a claim that Redis still has."""
 
 
-def test_a_token_is_known_from_before_its_claim_until_its_ticket_is_done() -> None:
-    claims = ClaimRegister()
-    with claims.claiming() as first, claims.claiming() as second:
-        assert first != second
-        assert first in claims
-        assert second in claims
-        assert len(claims) == 0
-    assert first not in claims
-
-
 async def test_a_running_claim_is_stopped_by_its_token_and_no_other_is() -> None:
     claims = ClaimRegister()
     ended: list[str] = []

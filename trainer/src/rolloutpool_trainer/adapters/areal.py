@@ -14,8 +14,6 @@ from rolloutpool_rl.export import areal_trajectories
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["ARealPoolWorkflow"]
-
 
 class ARealPoolWorkflow:
     """Pass it where AReaL takes a workflow."""

@@ -18,8 +18,6 @@ from rolloutpool_trainer.client.groups import select
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT
 
-__all__ = ["PoolDriver", "conversation", "is_sample"]
-
 
 class PoolDriver:
     """A pool, and how its rollouts are to be run."""

@@ -38,8 +38,6 @@ from rolloutpool_trainer.adapters.driver import PoolDriver, is_sample
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.errors import ClientError
 
-__all__ = ["RowRefused", "nemo_gym_agent", "prompt_of"]
-
 Reward = Callable[[FinishedRollout, dict[str, Any]], float | None]
 
 _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_tokens"}

@@ -17,8 +17,6 @@ from rolloutpool_rl.export import openrlhf_output
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["agent_executor"]
-
 
 def agent_executor(driver: PoolDriver, reward: Callable[[FinishedRollout, Any], float]) -> type:
     """Makes the class `AgentExecutor` that OpenRLHF looks for.

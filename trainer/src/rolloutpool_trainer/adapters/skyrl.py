@@ -13,8 +13,6 @@ from rolloutpool_rl.export import skyrl_output
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["SkyRLPoolGenerator"]
-
 
 class SkyRLPoolGenerator:
     """Pass it where SkyRL takes a generator."""

@@ -17,8 +17,6 @@ from rolloutpool_rl.export import slime_samples
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["rollout_function"]
-
 MOST_ROUNDS = 4
 """How often the data source is asked for groups in the place of aborted ones."""
 

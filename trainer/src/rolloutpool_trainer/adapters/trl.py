@@ -26,8 +26,6 @@ from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import TrainerError
 
-__all__ = ["PoolRolloutWorker", "WorkerStopped", "rollout_func"]
-
 
 def rollout_func(driver: PoolDriver) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """Makes a `rollout_func` for `GRPOTrainer`.

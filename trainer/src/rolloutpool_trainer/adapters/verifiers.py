@@ -27,8 +27,6 @@ from rolloutpool_rl.verifiers_trace import verifiers_trace
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["PoolEnvServer"]
-
 _log = logging.getLogger(__name__)
 
 FRAMES = 4

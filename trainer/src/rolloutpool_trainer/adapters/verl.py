@@ -16,8 +16,6 @@ from rolloutpool_rl.formats import Forks
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["agent_loop"]
-
 
 def agent_loop(
     driver: PoolDriver,

@@ -25,6 +25,7 @@ from rolloutpool_trainer.cli import (
     view,
 )
 from rolloutpool_trainer.cli.typer_compat import ErrorLineGroup
+from rolloutpool_trainer.composition import COMMANDS, by_place
 
 __all__ = ["app"]
 
@@ -61,7 +62,7 @@ for command in (
     operations.preflight,
     operations.dead_letters,
     operations.requeue,
-    operations.regrade,
+    *map(by_place, COMMANDS),
     tokenizers.check_tokenizer,
     tokenizers.conformance,
     actors.api,

@@ -16,8 +16,6 @@ from rolloutpool_trainer.cli import options
 if TYPE_CHECKING:
     from rolloutpool_trainer.endpoint.app import CallbackApp
 
-__all__ = ["api", "check_installed", "flower", "mock_trainer", "read_tools", "worker"]
-
 DEFAULT_PORTS = "8081-8084"
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log JSON on standard error, also on a terminal.")]
 TOOLS_EVERY_SECONDS = 5.0
@@ -32,7 +30,7 @@ def api(
 ) -> None:
     """Run the API alone, with an existing Redis."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis, "ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_API_HOST": host}
-    _become("rolloutpool_api", settings | _log_format(as_json=as_json))
+    become("rolloutpool_api", settings | log_format(as_json=as_json))
 
 
 def worker(
@@ -50,7 +48,7 @@ def worker(
         settings["ROLLOUTPOOL_ENVIRONMENTS_FILE"] = environments
     if tokenizer:
         settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
-    _become("rolloutpool_worker", settings | _log_format(as_json=as_json), "--processes", str(processes))
+    become("rolloutpool_worker", settings | log_format(as_json=as_json), "--processes", str(processes))
 
 
 def flower(
@@ -65,7 +63,7 @@ def flower(
         "ROLLOUTPOOL_FLOWER_PORT": str(flower_port),
         "ROLLOUTPOOL_FLOWER_HOST": host,
     }
-    _become("rolloutpool_worker.queue.flower", settings | _log_format(as_json=as_json))
+    become("rolloutpool_worker.queue.flower", settings | log_format(as_json=as_json))
 
 
 def mock_trainer(
@@ -106,11 +104,7 @@ def mock_trainer(
 
 
 def read_tools(app: "CallbackApp") -> None:
-    """Asks the pool until it has said its tools; says each new reason why it has not.
-
-    Args:
-        app: The endpoint whose prompts describe them.
-    """
+    """Asks the pool until it has said its tools; says each new reason why it has not."""
     import asyncio
 
     from rolloutpool_trainer.cli import console
@@ -143,7 +137,7 @@ def _ports(text: str) -> list[int]:
     return ports
 
 
-def _become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
+def become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
     """Replaces this process by the actor, which then gets the signals and gives the exit code."""
     check_installed(module.partition(".")[0])
     os.environ.update(settings)
@@ -151,7 +145,8 @@ def _become(module: str, settings: dict[str, str], *arguments: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
-def _log_format(*, as_json: bool) -> dict[str, str]:
+def log_format(*, as_json: bool) -> dict[str, str]:
+    """Returns the setting for logs as the option says."""
     return {"ROLLOUTPOOL_LOG_FORMAT": "json"} if as_json else {}
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.composition import COUNTS
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchStatus
     from rolloutpool_common.protocol.waiting import Waiting
     from rolloutpool_trainer.client.sync_batch import Batch
-
-__all__ = ["purge", "results", "status", "submit", "watch"]
 
 SHOWN_REASONS = 5
 """How many reasons why rollouts did not complete are shown, the commonest first."""
@@ -314,7 +313,7 @@ def _status_table(state: "BatchStatus", reasons: Counter[str] | None = None) -> 
             **({"tool errors": joined(state.tool_errors)} if state.tool_errors else {}),
             **({"stale": joined(state.stale)} if state.stale else {}),
             **{_waits_for(wait): _wait(wait) for wait in state.waiting},
-            **({"pushes": joined(state.delivery)} if state.delivery else {}),
+            **{name: joined(counts) for name, field in COUNTS.items() if (counts := getattr(state, field))},
             "labels": ", ".join(f"{name}={value}" for name, value in state.labels.items()) or "none",
         }
     )

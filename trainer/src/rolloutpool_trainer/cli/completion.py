@@ -15,8 +15,6 @@ import typer
 if TYPE_CHECKING:
     from rolloutpool_trainer.client.calls import Call
 
-__all__ = ["DEFAULT_URL", "batch_ids", "dead_uids", "ids", "runs", "worker_logs"]
-
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:9000"
 """Where commands look for a pool that nothing names."""

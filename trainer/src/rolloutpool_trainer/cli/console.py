@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from rolloutpool_trainer.client.sync import RolloutClient
 
-__all__ = ["client", "document", "err", "fail", "grid", "line", "note", "out", "pairs", "table"]
-
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
 _ANY_WIDTH = 1_000_000
@@ -39,12 +37,7 @@ def line(text: str = "", style: str = "") -> None:
 
 
 def document(value: "BaseModel", *, one_line: bool = False) -> None:
-    """Prints a model as JSON on stdout, in ASCII: so a text can neither break a line nor control the terminal.
-
-    Args:
-        value: What to print.
-        one_line: Whether others follow, each on a line.
-    """
+    """Prints a model as JSON on stdout, in ASCII: so a text can neither break a line nor control the terminal."""
     fields = value.model_dump(mode="json")
     echo(json.dumps(fields, separators=(",", ":")) if one_line else json.dumps(fields, indent=2))
 
@@ -73,12 +66,6 @@ def table(
     """Prints a table on stdout, with numbers to the right.
 
     A terminal folds what is too wide for it. A file or a program gets each row as one line, so that it can be searched.
-
-    Args:
-        columns: The names in the head.
-        rows: Each with a value per column.
-        title: Above the table.
-        lines: Whether to draw lines; without them there is room for more columns.
     """
     shown = Table(title=title, title_justify="left", box=HEAVY_HEAD if lines else None, pad_edge=lines)
     for index, column in enumerate(columns):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.endpoint.server import ServedCallback
     from rolloutpool_trainer.local.pool import LocalPool
 
-__all__ = ["demo"]
-
 TOKENIZER = "rolloutpool/tiny"
 CALLBACK_PORTS = 4
 PROMPT_TAIL = 48
@@ -206,7 +204,7 @@ def _print_example(results: Sequence["FinishedRollout"], tokenizer: "ChatTokeniz
 
 
 class _Check(NamedTuple):
-    """What the comparison with the trainer's own sessions has found."""
+    """Holds what the comparison with the trainer's own sessions has found."""
 
     unfinished: "list[FinishedRollout]"
     rollouts: int

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from rolloutpool_trainer.cli import options
+from rolloutpool_trainer.cli.findings import DoctorFinding, DoctorVerdict
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.errors import ErrorDetail
@@ -17,35 +16,12 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.workers import Worker
     from rolloutpool_trainer.client.sync import RolloutClient
 
-__all__ = ["DoctorFinding", "DoctorVerdict", "doctor", "examine"]
-
 CALLBACK_PORTS = range(8080, 8131)
 """Ports that firewalls between pools and trainers usually let through."""
 TRIAL_KEY = "doctor/1"
 """Names no turn of any rollout. A callback that names turns repeats it."""
 SILENT_SECONDS = 3.0
 """Workers send a heartbeat every half second, so six in a row are missing by then."""
-
-
-class DoctorVerdict(StrEnum):
-    """The verdict of a check."""
-
-    OK = "ok"
-    WARNING = "warning"
-    """It works, but not for everybody or not well."""
-    FAILED = "failed"
-    """Rollouts will not run."""
-    NOT_CHECKED = "not checked"
-    """Nothing is known; the detail says why."""
-
-
-@dataclass(frozen=True)
-class DoctorFinding:
-    """The outcome of one check."""
-
-    check: str
-    verdict: DoctorVerdict
-    detail: str
 
 
 def doctor(
@@ -84,15 +60,7 @@ def doctor(
 
 
 def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -> Iterator[DoctorFinding]:
-    """Runs the checks in order. One that depends on a failed one is not made, and says so.
-
-    Args:
-        client: Of the pool to look at.
-        callbacks: Base URLs that a worker tries.
-
-    Yields:
-        The outcome of each check.
-    """
+    """Runs the checks in order. One that depends on a failed one is not made, and says so."""
     from rolloutpool_trainer.client import calls
     from rolloutpool_trainer.errors import ClientError, Unauthorized
 
@@ -163,6 +131,10 @@ def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "versions", DoctorVerdict.WARNING, f"the workers run {len(versions)} different sets: {versions}"
         )
+    newest = max(worker.reads for worker in alive)
+    if older := [worker.worker_id for worker in alive if worker.reads < newest]:
+        outdated = f"{len(older)} of an older release get no new work; stop them once this release has workers: {older}"
+        yield DoctorFinding("releases", DoctorVerdict.WARNING, outdated)
     yield from _tokenizers(alive)
 
 

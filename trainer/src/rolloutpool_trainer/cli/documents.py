@@ -12,40 +12,13 @@ from rolloutpool_common.protocol.batch import BatchPurged, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
-from rolloutpool_common.protocol.regrading import Regrade
 from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker
-from rolloutpool_trainer.cli.doctor import DoctorFinding
+from rolloutpool_trainer import composition
+from rolloutpool_trainer.cli.findings import DoctorFinding
 from rolloutpool_trainer.client.results import FinishedRollout
-
-__all__ = [
-    "DOCUMENTS",
-    "LOG_LINES",
-    "ActorLogLine",
-    "BatchDocument",
-    "BatchesDocument",
-    "CancelDocument",
-    "CaseOutcome",
-    "ConformanceDocument",
-    "DemoDocument",
-    "DoctorDocument",
-    "GroupsDocument",
-    "KeyDocument",
-    "LogLine",
-    "MockTrainerDocument",
-    "OpenDocument",
-    "PreflightDocument",
-    "ReplayDocument",
-    "SecretsKeyDocument",
-    "StatusDocument",
-    "SubmitDocument",
-    "UpDocument",
-    "ViewDocument",
-    "WorkersDocument",
-    "json_schemas",
-]
 
 
 class SubmitDocument(BaseModel):
@@ -176,6 +149,7 @@ class UpDocument(BaseModel):
     viewer: str
     flower: str | None
     flower_auth_file: str | None
+    door: str | None
     workers: int
     redis_url_file: str | None
     """Null where `--redis` named one."""
@@ -266,7 +240,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "preflight": PreflightDocument,
     "dead-letters": DeadLetters,
     "requeue": BatchDocument,
-    "regrade": Regrade,
+    **{command: composition.by_place(place) for command, place in composition.DOCUMENTS.items()},
     "conformance": ConformanceDocument,
     "up": UpDocument,
     "demo": DemoDocument,

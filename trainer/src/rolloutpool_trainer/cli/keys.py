@@ -10,8 +10,6 @@ import typer
 from rolloutpool_common.security.api_keys import KeyScope, make_key, parse_expiry, parse_quota
 from rolloutpool_trainer.cli import options
 
-__all__ = ["make_api_key", "make_secrets_key"]
-
 
 def make_api_key(
     name: Annotated[str, typer.Argument(help="Owner of the batches; a second key of this name sees the same ones.")],

@@ -18,8 +18,6 @@ from rolloutpool_trainer.cli import completion, options
 if TYPE_CHECKING:
     from rolloutpool_trainer.cli.documents import LogLine
 
-__all__ = ["logs"]
-
 TAIL_BYTES = 4_000_000
 """Read of each file at the most, from its end; with `--id` all of it."""
 POLL_SECONDS = 0.2

@@ -1,13 +1,11 @@
 """Commands for operators: who works, whether a pool reaches its trainers, and what it has given up."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from rolloutpool_trainer.cli import completion, options
-
-__all__ = ["dead_letters", "preflight", "regrade", "requeue", "workers"]
+from rolloutpool_trainer.composition import LETTERS
 
 Uid = Annotated[str, typer.Argument(help="Uid of a dead rollout.", autocompletion=completion.dead_uids)]
 
@@ -71,7 +69,7 @@ def preflight(
 def dead_letters(
     url: options.Url = options.DEFAULT_URL, api_key: options.ApiKey = None, as_json: options.Json = False
 ) -> None:
-    """List rollouts that killed their workers, and pushes that were given up."""
+    """List what was given up: rollouts that killed their workers, pushes."""
     from rolloutpool_trainer.cli import console
 
     with console.client(url, api_key) as client:
@@ -79,43 +77,9 @@ def dead_letters(
     if as_json:
         console.document(letters)
         return
-    for uid in letters.rollouts:
-        console.line(f"rollout {uid}")
-    for uid in letters.pushes:
-        console.line(f"push {uid}")
-    if not (letters.rollouts or letters.pushes):
-        console.line("none")
-
-
-def regrade(
-    batch_id: options.BatchId,
-    grader: Annotated[str, typer.Option(help="The grader, as `rolloutpool workers --json` lists it.")],
-    grader_options: Annotated[str, typer.Option("--options", help="Its options, as JSON.")] = "null",
-    rollout: Annotated[
-        list[str] | None, typer.Option(help="Uid; may be repeated. Without it, the whole batch.")
-    ] = None,
-    annotation: Annotated[str, typer.Option(help="The name under which rewards are kept.")] = "reward",
-    url: options.Url = options.DEFAULT_URL,
-    api_key: options.ApiKey = None,
-    as_json: options.Json = False,
-) -> None:
-    """Grade ended rollouts again, without sampling; grades become annotations, and results stay as they are."""
-    from rolloutpool_trainer.cli import console
-
-    try:
-        given = json.loads(grader_options)
-    except ValueError as error:
-        raise typer.BadParameter(f"--options is not JSON: {error}") from None
-    with console.client(url, api_key) as client:
-        done = client.batch(batch_id).regrade(grader, given, rollouts=rollout, annotation=annotation)
-    if as_json:
-        console.document(done)
-    else:
-        console.line(f"graded {done.graded} of {done.total}, annotation {done.annotation}; left out {done.left_out}")
-        for category, count in done.failures.items():
-            console.line(f"FAIL {category}: {count}")
-    if done.failures:
-        raise typer.Exit(1)
+    found = [f"{word} {uid}" for word, field in {"rollout": "rollouts", **LETTERS}.items() for uid in letters[field]]
+    for line in found or ["none"]:
+        console.line(line)
 
 
 def requeue(

@@ -1,26 +1,12 @@
 """Options that several commands share, each with its environment variable."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rolloutpool_trainer.cli import completion
-
-__all__ = [
-    "DEFAULT_URL",
-    "ApiKey",
-    "BatchId",
-    "FlowerPort",
-    "Host",
-    "Json",
-    "Port",
-    "Redis",
-    "StatePath",
-    "Tokenizers",
-    "Url",
-    "name_and_value",
-]
 
 DEFAULT_URL = completion.DEFAULT_URL
 
@@ -54,6 +40,15 @@ Tokenizers = Annotated[
     list[str] | None,
     typer.Option("--tokenizer", help="Load it before taking work; may be repeated. Also ROLLOUTPOOL_TOKENIZERS."),
 ]
+
+
+class RunnerProcess(StrEnum):
+    """Says how a runner starts programs."""
+
+    OFF = "off"
+    BUBBLEWRAP = "bubblewrap"
+    DOCKER = "docker"
+    UNSAFE = "unsafe"
 
 
 def name_and_value(text: str, option: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What is in a pool: `batches`, `groups`, and `open`, which shows all of it in a browser."""
+"""Says what is in a pool: `batches`, `groups`, and `open`, which shows all of it in a browser."""
 
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -10,8 +10,6 @@ from rolloutpool_trainer.cli import completion, options
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.annotations import GroupStatistics
     from rolloutpool_common.protocol.batch_list import BatchSummary
-
-__all__ = ["batches", "groups", "open_viewer", "viewer_address"]
 
 
 def batches(

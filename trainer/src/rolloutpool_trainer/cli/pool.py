@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.cli.documents import UpDocument
     from rolloutpool_trainer.local.pool import LocalPool
 
-__all__ = ["up"]
-
 
 def up(
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; one per core is right.")] = 2,
@@ -19,12 +17,18 @@ def up(
     host: options.Host = "127.0.0.1",
     flower: Annotated[bool, typer.Option(help="Start Flower, which shows every ticket.")] = True,
     flower_port: options.FlowerPort = 5555,
+    door: Annotated[bool, typer.Option(help="Start a door, which programs call as their model.")] = True,
+    door_port: Annotated[int, typer.Option(envvar="ROLLOUTPOOL_DOOR_PORT", help="Port of the door.")] = 9100,
+    runner: Annotated[
+        options.RunnerProcess,
+        typer.Option(envvar="ROLLOUTPOOL_RUNNER_PROCESS", help="Also start a runner, which starts programs so."),
+    ] = options.RunnerProcess.OFF,
     state: options.StatePath = None,
     redis: options.Redis = "",
     tokenizer: options.Tokenizers = None,
     as_json: options.Json = False,
 ) -> None:
-    """Start a pool on this machine: Redis (unless --redis names one), API, workers and Flower.
+    """Start a pool on this machine: Redis (unless --redis names one), API, workers, a door and Flower.
 
     Runs until Ctrl-C or SIGTERM; workers then put back what they can't finish. Accepted work goes on when the pool is
     started again with the same state directory.
@@ -41,6 +45,9 @@ def up(
         host=host,
         flower=flower,
         flower_port=flower_port,
+        door=door,
+        door_port=door_port,
+        runner=runner,
         state=state or default_state(),
         redis_url=redis or None,
         tokenizers=tokenizer or (),
@@ -60,6 +67,8 @@ def up(
                 "API docs": f"{pool.url}/docs",
                 "viewer": viewer_address(pool.url),
                 **({"Flower": f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"} if flower else {}),
+                **({"door": pool.door_url} if pool.door_url else {}),
+                **({} if runner == "off" else {"runner": f"programs run with {runner}"}),
                 "workers": workers,
                 "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
                 "keys for secrets": pool.secrets_file,
@@ -80,6 +89,7 @@ def _document(pool: "LocalPool", *, own_redis: bool) -> "UpDocument":
         docs=f"{pool.url}/docs",
         viewer=viewer_address(pool.url),
         flower=pool.flower_url,
+        door=pool.door_url,
         flower_auth_file=None if pool.flower_url is None else str(pool.state.flower_auth),
         workers=len(pool.workers),
         redis_url_file=str(pool.state.redis_url) if own_redis else None,

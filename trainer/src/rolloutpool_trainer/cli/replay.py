@@ -14,8 +14,6 @@ from rolloutpool_trainer.cli import completion, options
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.replay import ReplayReport
 
-__all__ = ["fork", "replay"]
-
 
 def replay(
     source: Annotated[

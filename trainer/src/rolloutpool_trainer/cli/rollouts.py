@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.result import RolloutResult
     from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["cancel", "show"]
-
 
 def show(
     rollout_id: Annotated[

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.runs import RunState
     from rolloutpool_trainer.client.sync import RolloutClient
 
-__all__ = ["announce", "pause", "resume", "run"]
-
 Run = Annotated[str, typer.Argument(help="The run that batches were submitted with.", autocompletion=completion.runs)]
 
 

@@ -18,8 +18,6 @@ from rolloutpool_trainer.cli import console
 from rolloutpool_trainer.viewer.sanitize import printable
 from rolloutpool_trainer.viewer.side_by_side import ids_side_by_side, texts_side_by_side
 
-__all__ = ["TokenizerCheck", "as_json", "exit_code", "explain", "json_schema", "show"]
-
 REFUSED = 1
 WRONG = 3
 _STYLES = {
@@ -50,13 +48,7 @@ class TokenizerCheck:
 
 
 def exit_code(report: TokenizerReport, *, tools: bool, accepted: Collection[str]) -> int:
-    """Returns the exit code of the command.
-
-    Args:
-        report: What was found.
-        tools: Whether rollouts have tools.
-        accepted: Constructs that the rollouts do not meet.
-    """
+    """Returns the exit code of the command."""
     if report.wrong(tools=tools):
         return WRONG
     return REFUSED if not report.constructs or report.refused(tools=tools, accepted=accepted) else 0
@@ -107,12 +99,7 @@ def _verdict_of(finding: ConstructFinding, accepted: Collection[str]) -> Text:
 
 
 def explain(report: TokenizerReport, tokenizer: ChatTokenizer) -> None:
-    """Prints, for each construct that is wrong or refused, its smallest case and both texts at the first difference.
-
-    Args:
-        report: What was found.
-        tokenizer: Spells the ids.
-    """
+    """Prints, for each construct that is wrong or refused, its smallest case and both texts at the first difference."""
     failing = [finding for finding in report.constructs if finding.failing is not None]
     if not failing:
         console.line()

@@ -15,8 +15,6 @@ from rolloutpool_trainer.cli import options
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["check_tokenizer", "conformance", "load"]
-
 
 def check_tokenizer(
     name: Annotated[str, typer.Argument(metavar="NAME_OR_DIR", help="A hub name or a directory.")],
@@ -95,16 +93,7 @@ def conformance(
 
 
 def load(name: str, revision: str | None = None) -> "ChatTokenizer":
-    """Loads a tokenizer, which takes seconds the first time.
-
-    Args:
-        name: Of a hub repository or a directory.
-        revision: Commit, branch or tag of a hub repository.
-
-    Raises:
-        MissingExtra: The libraries that it needs are not installed.
-        TokenizerLoadFailed: It can't be loaded.
-    """
+    """Loads a tokenizer, which takes seconds the first time."""
     _import()
     from rolloutpool_common.rendering import load_tokenizer
 

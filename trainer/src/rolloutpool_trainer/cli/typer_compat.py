@@ -1,4 +1,4 @@
-"""What the command uses of typer beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the command uses of typer beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `typer.core.TyperGroup.invoke(ctx)` runs the chosen command, and lets its errors through.
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import typer
 import typer.core
-
-__all__ = ["ErrorLineGroup"]
 
 
 class ErrorLineGroup(typer.core.TyperGroup):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.viewer.pool_relay import PoolRelay
     from rolloutpool_trainer.viewer.result_file import ResultFile
 
-__all__ = ["view"]
-
 
 def view(
     source: Annotated[

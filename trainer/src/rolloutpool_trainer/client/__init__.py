@@ -8,5 +8,4 @@
 - `groups` puts results into groups, and says what of a group can be trained; `submission` runs some of it again.
 - `tally` adds results up for a logger; `stream_cursor` says where a stream stands.
 - `retry` decides how long to go on asking; `transport` how to connect.
-- `webhook` checks results that the pool pushed.
 """

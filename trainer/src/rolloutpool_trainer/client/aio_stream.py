@@ -35,8 +35,6 @@ from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.tally import sampled_versions
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
 
-__all__ = ["AsyncRolloutStream"]
-
 MOST_SUBMITS = 3
 """A batch that the pool loses so often is lost for another reason than a restart."""
 
@@ -110,7 +108,7 @@ class AsyncRolloutStream:
 
     @property
     def cursor(self) -> str:
-        """Where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
+        """Returns where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
         return self._state.write()
 
     async def __aiter__(self) -> AsyncIterator[TrainableGroup]:

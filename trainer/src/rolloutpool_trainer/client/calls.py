@@ -17,7 +17,6 @@ from rolloutpool_common.protocol.batch import (
     BatchAccepted,
     BatchPurged,
     BatchStatus,
-    Delivery,
     Priority,
     RolloutItem,
     TrainerPorts,
@@ -28,7 +27,6 @@ from rolloutpool_common.protocol.groups import Group, GroupPolicy, Groups
 from rolloutpool_common.protocol.health import Health, Ready
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck, Preflight
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.push import PushesRetried
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
@@ -165,7 +163,6 @@ def submit(
     trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None,
     priority: Priority | str,
     labels: Mapping[str, str] | None,
-    delivery: Delivery | Mapping[str, Any] | None,
     run: str | None = None,
     weight: int = 1,
     group: GroupPolicy | Mapping[str, Any] | None = None,
@@ -180,7 +177,6 @@ def submit(
         trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
         priority: Which queue it waits in.
         labels: Free; shown with the batch.
-        delivery: Where results are pushed.
         run: Which training run it belongs to.
         weight: Its run's share of the workers.
         group: When a group may be taken although it is not complete.
@@ -195,12 +191,15 @@ def submit(
         "trainer": _trainer([trainer] if isinstance(trainer, str) else trainer),
         "priority": priority,
         "labels": dict(labels or {}),
-        "delivery": None if delivery is None else _document(delivery),
         "run": run,
         "weight": weight,
         "group": None if group is None else _document(group),
         # A pool of an older version knows some of these fields, and takes a batch without the others.
-        **{name: value for name, value in others.items() if value is not None},
+        **{
+            name: _document(value) if isinstance(value, BaseModel | Mapping) else value
+            for name, value in others.items()
+            if value is not None
+        },
     }
     return Call(
         method="POST",
@@ -247,12 +246,6 @@ def purge(batch_id: str) -> Call[BatchPurged]:
     return Call(
         method="DELETE", path=resource("batches", batch_id), params={"purge": "true"}, read=read_model(BatchPurged)
     )
-
-
-def retry_pushes(batch_id: str) -> Call[int]:
-    """`POST /v1/batches/{id}/pushes/retry`; the answer says how many results are due at the webhook."""
-    path = f"{resource('batches', batch_id)}/pushes/retry"
-    return Call(method="POST", path=path, read=lambda response: _read(PushesRetried, response).due)
 
 
 def rollout_view(rollout_id: str) -> Call[RolloutView]:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
 from rolloutpool_trainer.client.results import FinishedRollout
 
-__all__ = ["Drop", "FinishedGroup", "GroupCollector", "TrainableGroup", "select"]
-
 Drop = Callable[[FinishedRollout], str | None]
 """Says why a rollout shall not be trained; None keeps it."""
 
@@ -36,7 +34,7 @@ class FinishedGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainableGroup:
-    """What can be trained of a finished group."""
+    """Holds what can be trained of a finished group."""
 
     name: str
     """`=` and its group, or `#` and the index of a rollout without one; unique in the batch."""

@@ -1,9 +1,7 @@
-"""Which batches of a stream have to be asked for now, so that their leases go on while another batch is read."""
+"""Says which batches of a stream have to be asked for now, so that their leases go on while another batch is read."""
 
 import time
 from collections.abc import Callable
-
-__all__ = ["LeaseRenewal"]
 
 _PARTS = 4
 """A lease is renewed so often before it would be over, because a request may fail or come late."""

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
 
 from rolloutpool_common.outcomes import RolloutStatus
 
-__all__ = ["BatchProgress"]
-
 
 class BatchProgress:
     """Counts finished rollouts as they are read, and shows them if stderr is a terminal."""

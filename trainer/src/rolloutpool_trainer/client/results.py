@@ -14,8 +14,6 @@ from rolloutpool_common.protocol.result import ResultPage, RolloutResult
 from rolloutpool_common.protocol.rows import SummaryPage
 from rolloutpool_trainer.client import calls, views
 
-__all__ = ["FinishedRollout", "ResultStream", "SummaryStream"]
-
 
 class FinishedRollout(RolloutResult):
     """A rollout's result with its place in the batch's stream of results."""

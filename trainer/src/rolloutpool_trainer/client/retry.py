@@ -15,8 +15,6 @@ from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_trainer.client.calls import UNAVAILABLE, Call, T, what_was_said
 from rolloutpool_trainer.errors import PoolUnavailable
 
-__all__ = ["RetryPolicy", "status_delays"]
-
 BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
 """With jitter, because after a restart of the API all of a trainer's processes come back at once."""
 

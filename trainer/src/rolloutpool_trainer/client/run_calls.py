@@ -5,8 +5,6 @@ import json
 from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_trainer.client.calls import Call, read_model, resource
 
-__all__ = ["announce", "pause", "read", "resume"]
-
 
 def read(run: str) -> Call[RunState]:
     """`GET /v1/runs/{run}`."""

@@ -1,4 +1,4 @@
-"""Where a `RolloutStream` stands, as text that a trainer saves with its checkpoint.
+"""Says where a `RolloutStream` stands, as text that a trainer saves with its checkpoint.
 
 It names the batches that are in flight, and of each the groups that were yielded. With it, another process goes on: it
 reads those batches again, skips what was yielded, and submits what comes after. If the process ended between a submit
@@ -10,8 +10,6 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-__all__ = ["OpenBatch", "StreamCursor"]
 
 
 @dataclass(slots=True)

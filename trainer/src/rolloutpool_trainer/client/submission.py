@@ -1,4 +1,4 @@
-"""What a batch was submitted with, so that some of its rollouts can be submitted again."""
+"""Says what a batch was submitted with, so that some of its rollouts can be submitted again."""
 
 import hashlib
 from bisect import bisect_right
@@ -10,8 +10,6 @@ from typing import Any
 
 from rolloutpool_common.protocol.batch import RolloutItem
 from rolloutpool_common.protocol.result import RolloutResult
-
-__all__ = ["Submission", "refill_key"]
 
 
 @dataclass(frozen=True)

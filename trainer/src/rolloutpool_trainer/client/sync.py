@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import httpx
 
@@ -16,7 +16,6 @@ from rolloutpool_common.protocol.annotations import RolloutAnnotations
 from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import (
     BatchState,
-    Delivery,
     Priority,
     RolloutItem,
     TrainerPorts,
@@ -40,8 +39,7 @@ from rolloutpool_trainer.client.retry import RetryPolicy
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync_batch import Batch
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
-
-__all__ = ["Batch", "RolloutClient"]
+from rolloutpool_trainer.composition import SubmitOptions
 
 
 class RolloutClient:
@@ -68,7 +66,6 @@ class RolloutClient:
         trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None = None,
         priority: Priority | str = Priority.DEFAULT,
         labels: Mapping[str, str] | None = None,
-        delivery: Delivery | Mapping[str, Any] | None = None,
         run: str | None = None,
         weight: int = 1,
         group: GroupPolicy | Mapping[str, Any] | None = None,
@@ -76,6 +73,7 @@ class RolloutClient:
         on_stale: OnStale | str | None = None,
         lease_seconds: float | None = None,
         idempotency_key: str | None = None,
+        **asks: Unpack[SubmitOptions],
     ) -> Batch:
         """Submits a batch. Once this returns, the batch is durable.
 
@@ -85,7 +83,6 @@ class RolloutClient:
             trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
             priority: Which queue it waits in.
             labels: Free; shown with the batch.
-            delivery: Where results are pushed, besides being kept for reading.
             run: Which training run it belongs to; runs share the workers by `weight`.
             weight: How many of its rollouts start for each one of a run with weight 1.
             group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
@@ -94,6 +91,7 @@ class RolloutClient:
             lease_seconds: The batch is cancelled when nobody has read it with this key for so long.
             idempotency_key: The same key with the same batch gives the same batch. None means a random key, so that a
                 request that is lost on the way can be sent again without running twice.
+            **asks: Of capabilities: `delivery` says where results are pushed, besides being kept for reading.
 
         Returns:
             The batch, with the uids of its rollouts in `accepted`.
@@ -107,12 +105,12 @@ class RolloutClient:
             "trainer": trainer,
             "priority": priority,
             "labels": labels,
-            "delivery": delivery,
             "run": run,
             "weight": weight,
             "max_staleness": max_staleness,
             "on_stale": on_stale,
             "lease_seconds": lease_seconds,
+            **asks,
         }
         key = idempotency_key or secrets.token_hex(16)
         accepted = self.ask(calls.submit(rollouts, idempotency_key=key, group=group, **options))

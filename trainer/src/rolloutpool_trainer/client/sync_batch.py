@@ -6,13 +6,11 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
-from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.groups import Group
-from rolloutpool_common.protocol.regrading import Regrade, RegradeRequest, RegradeState
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
@@ -21,13 +19,10 @@ from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.submission import Submission, refill_key
+from rolloutpool_trainer.client.sync_door import SyncDoor
 from rolloutpool_trainer.client.tally import BatchTally
+from rolloutpool_trainer.composition import SyncBatchParts
 from rolloutpool_trainer.errors import NotFound, RefillImpossible
-
-if TYPE_CHECKING:
-    from rolloutpool_trainer.client.sync import RolloutClient
-
-__all__ = ["Batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +38,12 @@ class _Refill:
     """From 1."""
 
 
-class Batch:
+class Batch(SyncBatchParts):
     """A submitted batch: its results, its state, and how to end it."""
 
     def __init__(
         self,
-        client: "RolloutClient",
+        client: SyncDoor,
         batch_id: str,
         accepted: BatchAccepted | None = None,
         submission: Submission | None = None,
@@ -217,44 +212,6 @@ class Batch:
         for items in views.annotation_items(scalars or {}, streams or {}):
             self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
 
-    def regrade(
-        self,
-        grader: str,
-        options: Any = None,
-        *,
-        rollouts: Sequence[int | str] | None = None,
-        annotation: str = "reward",
-        wait: bool = True,
-        **choice: Any,
-    ) -> Regrade:
-        """Has ended rollouts graded again, without sampling. Grades become annotations; delivered results stay.
-
-        Args:
-            grader: As workers announce it.
-            options: For the grader.
-            rollouts: Uids or indexes; None takes the whole batch.
-            annotation: The name under which rewards are kept.
-            wait: Return when all are done, and not at once.
-            **choice: `deadline_seconds` and `retries`, for each rollout.
-
-        Returns:
-            What became of it.
-
-        Raises:
-            BatchRejected: Something is wrong; `faults` lists all of it.
-        """
-        request = RegradeRequest(
-            grader=GraderChoice(name=grader, options=options, **choice),
-            rollouts=None if rollouts is None else list(rollouts),
-            annotation=annotation,
-        )
-        found = self._client.ask(views.regrade(self.batch_id, request, secrets.token_hex(8)))
-        delays = status_delays()
-        while wait and found.state is RegradeState.RUNNING:
-            time.sleep(next(delays))
-            found = self._client.ask(views.regrade_state(self.batch_id, found.regrade_id))
-        return found
-
     def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
         """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
         return (self._client.ask(views.group_statistics(self.batch_id, of))).groups
@@ -270,14 +227,6 @@ class Batch:
     def purge(self) -> BatchPurged:
         """Deletes all that is kept of the batch, which must have ended; takes the scope `admin`."""
         return self._client.ask(calls.purge(self.batch_id))
-
-    def retry_pushes(self) -> int:
-        """Has the pool push now what the batch's webhook has not taken, also what was given up.
-
-        Returns:
-            How many results are due.
-        """
-        return self._client.ask(calls.retry_pushes(self.batch_id))
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
         """Waits until all rollouts have ended.

@@ -20,8 +20,6 @@ from rolloutpool_trainer.client.sync_batch import Batch
 from rolloutpool_trainer.client.tally import sampled_versions
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
 
-__all__ = ["RolloutStream"]
-
 MOST_SUBMITS = 3
 """A batch that the pool loses so often is lost for another reason than a restart."""
 
@@ -95,7 +93,7 @@ class RolloutStream:
 
     @property
     def cursor(self) -> str:
-        """Where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
+        """Returns where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
         return self._state.write()
 
     def __iter__(self) -> Iterator[TrainableGroup]:

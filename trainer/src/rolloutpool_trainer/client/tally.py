@@ -13,8 +13,6 @@ from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_trainer.client.groups import TrainableGroup
 
-__all__ = ["BatchTally", "sampled_versions"]
-
 _SPANS: Final = ("queued_ms", "tokenizer_ms", "llm_ms", "tools_ms", "total_ms")
 _ENDS: Final = tuple(status for status in RolloutStatus if status.terminal)
 

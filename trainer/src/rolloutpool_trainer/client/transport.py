@@ -8,8 +8,6 @@ import httpx
 
 from rolloutpool_trainer.client import calls
 
-__all__ = ["DEFAULT_TIMEOUT", "connection_settings", "key_from_environment", "timeouts"]
-
 DEFAULT_TIMEOUT = 60.0
 
 

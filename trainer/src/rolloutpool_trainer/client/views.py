@@ -13,25 +13,9 @@ from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.protocol.history import RolloutHistory
-from rolloutpool_common.protocol.regrading import Regrade, RegradeRequest
 from rolloutpool_common.protocol.rows import RowPage, SummaryPage
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, resource
-
-__all__ = [
-    "annotate",
-    "annotation_items",
-    "annotations",
-    "attachments",
-    "batch_list",
-    "group_statistics",
-    "history",
-    "regrade",
-    "regrade_state",
-    "rows",
-    "summaries",
-    "token_pieces",
-]
 
 
 def batch_list(
@@ -173,25 +157,6 @@ def annotations(uid: str) -> Call[RolloutAnnotations]:
 def attachments(uid: str) -> Call[RolloutAttachments]:
     """`GET /v1/rollouts/{uid}/attachments`; takes the pool's uid only."""
     return Call(method="GET", path=f"{resource('rollouts', uid)}/attachments", read=read_model(RolloutAttachments))
-
-
-def regrade(batch_id: str, request: RegradeRequest, salt: str) -> Call[Regrade]:
-    """`POST /v1/batches/{id}/regrades`; takes a salt as `annotate` does."""
-    body = request.model_dump_json(exclude_none=True).encode()
-    key = hashlib.blake2b(salt.encode() + body, digest_size=16).hexdigest()
-    return Call(
-        method="POST",
-        path=f"{resource('batches', batch_id)}/regrades",
-        headers={"Content-Type": "application/json", "Idempotency-Key": key},
-        body=body,
-        read=read_model(Regrade),
-    )
-
-
-def regrade_state(batch_id: str, regrade_id: str) -> Call[Regrade]:
-    """`GET /v1/batches/{id}/regrades/{regrade_id}`."""
-    path = f"{resource('batches', batch_id)}/regrades/{regrade_id}"
-    return Call(method="GET", path=path, read=read_model(Regrade))
 
 
 def group_statistics(batch_id: str, of: str) -> Call[GroupStatisticsList]:

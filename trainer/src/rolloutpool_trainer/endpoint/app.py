@@ -60,8 +60,6 @@ from rolloutpool_trainer.endpoint.sessions import RunningTurn, Session, Turn
 from rolloutpool_trainer.endpoint.tool_source import ToolSource
 from rolloutpool_trainer.endpoint.turn_key import naming_the_turn
 
-__all__ = ["CallbackApp", "callback_app"]
-
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 32_768

@@ -21,8 +21,6 @@ from typing import Any
 
 from rolloutpool_trainer.endpoint.policy import BadGeneration, GenerateParams, Generation
 
-__all__ = ["BatchedPolicy", "GenerateMany", "batched"]
-
 GenerateMany = Callable[[list[list[int]], list[GenerateParams]], Sequence[Generation] | Awaitable[Sequence[Generation]]]
 
 

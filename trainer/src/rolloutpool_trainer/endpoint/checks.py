@@ -10,8 +10,6 @@ from typing import Protocol
 
 from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["TokenSample", "check_masks"]
-
 
 class TokenSample(Protocol):
     """One training sample, of the pool or of the trainer."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from rolloutpool_trainer.endpoint.errors import EndpointError
 
-__all__ = ["MaskMismatch", "check_mask"]
-
 
 class MaskMismatch(EndpointError):
     """The `response_mask` of a request is not the one that this turn must have."""

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["parse_sampled", "parse_tool_calls"]
-
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _ID_LENGTH = 9
 

@@ -14,8 +14,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["SamplingGate"]
-
 
 class SamplingGate:
     """Counts the turns that are being sampled, and keeps new ones out while it is closed."""

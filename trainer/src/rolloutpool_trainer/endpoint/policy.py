@@ -18,8 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-__all__ = ["BadGeneration", "Generate", "GenerateParams", "Generation", "sample"]
-
 
 class BadGeneration(ValueError):
     """The policy returned something that cannot be trained on."""
@@ -27,7 +25,7 @@ class BadGeneration(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams:
-    """What a turn is sampled with, in addition to its prompt."""
+    """Holds what a turn is sampled with, in addition to its prompt."""
 
     rollout_id: str
     turn: int

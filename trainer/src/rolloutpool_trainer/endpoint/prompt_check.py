@@ -24,8 +24,6 @@ from rolloutpool_common.rendering import ChatTokenizer, Delta
 from rolloutpool_common.rendering.full_check import DeltaFault, check_delta
 from rolloutpool_trainer.endpoint.errors import EndpointError
 
-__all__ = ["PromptCheck", "PromptFault"]
-
 _log = logging.getLogger(__name__)
 
 SHAPES = 4096

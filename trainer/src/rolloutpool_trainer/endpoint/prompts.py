@@ -18,12 +18,10 @@ from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, rer
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 
-__all__ = ["Prompt", "Prompter"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the policy will see."""
+    """Holds what the policy will see."""
 
     ids: list[int]
     """[P]"""

@@ -18,8 +18,6 @@ from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_trainer.endpoint.policy import Generation
 from rolloutpool_trainer.endpoint.request import TurnRequest
 
-__all__ = ["TurnReply", "TurnTokens", "turn_head", "turn_reply"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnTokens:

@@ -19,8 +19,6 @@ from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import GenerateParams
 
-__all__ = ["TurnRequest", "message_digest", "parse_request"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:

@@ -9,8 +9,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["LoggedTurn", "SamplingLog"]
-
 MAX_TOKENS = 4_000_000
 RECORD_COST = 64
 """Tokens that each record counts in addition to its own, for the memory that the Python objects need."""
@@ -30,7 +28,7 @@ class LoggedTurn:
 
 
 class SamplingLog:
-    """What was sampled, oldest first."""
+    """Holds what was sampled, oldest first."""
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         self._records: deque[LoggedTurn] = deque()

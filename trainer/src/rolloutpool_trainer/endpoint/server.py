@@ -16,8 +16,6 @@ from starlette.types import ASGIApp
 from rolloutpool_trainer.endpoint.uvicorn_compat import SettledServer
 from rolloutpool_trainer.errors import PortTaken, TrainerError
 
-__all__ = ["ServedCallback", "serve_callback"]
-
 BACKLOG = 2048
 GRACE_SECONDS = 3
 """How long requests in flight may finish when the server stops."""
@@ -25,7 +23,7 @@ GRACE_SECONDS = 3
 
 @dataclass(frozen=True, slots=True)
 class ServedCallback:
-    """Where the app listens."""
+    """Says where the app listens."""
 
     host: str
     ports: tuple[int, ...]

@@ -34,8 +34,6 @@ from rolloutpool_trainer.endpoint.parsing import parse_sampled
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
 from rolloutpool_trainer.endpoint.request import message_digest
 
-__all__ = ["SessionProof", "SessionUnproved"]
-
 _log = logging.getLogger(__name__)
 
 

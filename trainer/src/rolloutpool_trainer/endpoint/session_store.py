@@ -11,8 +11,6 @@ from collections.abc import Callable
 from rolloutpool_trainer.endpoint.request import TurnRequest
 from rolloutpool_trainer.endpoint.sessions import Session
 
-__all__ = ["SessionKey", "SessionStore", "session_key"]
-
 SessionKey = tuple[str, str | None]
 """(rollout_id, uid). The uid is needed because two batches may give their rollouts the same name."""
 

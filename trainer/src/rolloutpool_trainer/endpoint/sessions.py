@@ -31,8 +31,6 @@ from rolloutpool_trainer.endpoint.prompts import Prompt
 from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens
 from rolloutpool_trainer.endpoint.request import TurnRequest
 
-__all__ = ["NextTurn", "RunningTurn", "Session", "Turn"]
-
 _NO_SAMPLE = Sample(prompt_ids=[], response_ids=[], response_mask=[], response_logprobs=[], segments=[])
 
 
@@ -151,7 +149,7 @@ class Session:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """What the policy saw before its first token of the last sample, [P]."""
+        """Returns what the policy saw before its first token of the last sample, [P]."""
         return self._last.prompt_ids
 
     @property

@@ -1,4 +1,4 @@
-"""Which tools the endpoint shows the policy: definitions that the trainer gave, or the pool's own, read once.
+"""Says which tools the endpoint shows the policy: definitions that the trainer gave, or the pool's own, read once.
 
 A prompt without the tools that the rollout can call is another prompt, so an endpoint that cannot read them refuses
 the turn instead of sampling without them.
@@ -12,8 +12,6 @@ from pydantic import ValidationError
 
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_trainer.endpoint.errors import EndpointError
-
-__all__ = ["ToolSource"]
 
 TOOLS_TIMEOUT = 30.0
 """Seconds. A pool that has just started waits up to ten for its first worker before it knows its tools."""

@@ -8,8 +8,6 @@ from starlette.types import Message, Scope, Send
 
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
 
-__all__ = ["naming_the_turn"]
-
 _ASKED, _SAID = HEADER_IDEMPOTENCY.lower().encode(), HEADER_TURN_KEY.lower().encode()
 
 

@@ -1,4 +1,4 @@
-"""What the endpoint uses of uvicorn beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the endpoint uses of uvicorn beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `Server.startup`: returns when the sockets accept connections.
 - `Server.started` and `should_exit`: whether the start succeeded, and the way to stop from another thread.
@@ -10,8 +10,6 @@ import socket
 import threading
 
 import uvicorn
-
-__all__ = ["SettledServer"]
 
 
 class SettledServer(uvicorn.Server):

@@ -1,4 +1,4 @@
-"""The local pool, a whole pool on this machine: Redis, API, workers and Flower as child processes.
+"""The local pool, a whole pool on this machine: Redis, API, workers, Flower and a door as child processes.
 
     with LocalPool(workers=2) as pool:
         batch = pool.client().submit(...)
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     # It needs Redis' client, which only the extra `pool` installs.
     from rolloutpool_common.process.obituaries import Obituaries
 
-__all__ = ["LocalPool"]
-
 READY_SECONDS = 120.0
 """How long a process may take to be ready without getting on."""
 
@@ -56,6 +54,9 @@ class LocalPool:
         host: str = "127.0.0.1",
         flower: bool = True,
         flower_port: int = 0,
+        door: bool = False,
+        door_port: int = 0,
+        runner: str = "off",
         state: str | Path | None = None,
         redis_url: str | None = None,
         tokenizers: Sequence[str] = (),
@@ -71,6 +72,9 @@ class LocalPool:
             host: Address on which API and Flower listen.
             flower: Whether to start Flower.
             flower_port: Of Flower; 0 takes a free one.
+            door: Whether to start a door, which programs call as their model (docs/agents.md).
+            door_port: Of the door; 0 takes a free one.
+            runner: How programs are started (ROLLOUTPOOL_RUNNER_PROCESS), `off` for not at all; the door comes with it.
             state: Directory that keeps accepted work over restarts; None makes one that is removed in the end.
             redis_url: A Redis to use; None starts one.
             tokenizers: Names that each worker loads before it is ready; if empty, ROLLOUTPOOL_TOKENIZERS.
@@ -88,6 +92,8 @@ class LocalPool:
         self._port = port
         self._flower = flower
         self._flower_port = flower_port
+        self._door, self._runner = door or runner != "off", runner
+        self._door_port = door_port
         self._state_path = None if state is None else Path(state)
         self._given_redis_url = redis_url
         self._redis_url = redis_url
@@ -111,6 +117,11 @@ class LocalPool:
     def flower_url(self) -> str | None:
         """Base URL of Flower; None without Flower."""
         return f"http://{_reachable(self._host)}:{self._flower_port}" if self._flower else None
+
+    @property
+    def door_url(self) -> str | None:
+        """Base URL of the door; None without one."""
+        return f"http://{_reachable(self._host)}:{self._door_port}" if self._door else None
 
     @property
     def flower_auth(self) -> str:
@@ -173,8 +184,11 @@ class LocalPool:
             self._start_obituaries()
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
             started = [self._start_worker() for _ in range(self._workers)]
+            doors = self._start_doors()
             self._supervisor.wait_ready([api], self._api_answers, self._ready_seconds)
             self._await_workers(started)
+            if doors:
+                self._supervisor.wait_ready(doors, self._door_answers, self._ready_seconds)
             if self._flower:
                 self._start_flower()
         # Ctrl-C too: the caller gets no pool that it could stop, so the processes have to end here.
@@ -258,6 +272,10 @@ class LocalPool:
             check_port(self._port, self._host, what="the API", option="--port or ROLLOUT_SERVER_PORT")
         else:
             self._port = free_port(self._host)
+        if self._door and self._door_port:
+            check_port(self._door_port, self._host, what="the door", option="--door-port or ROLLOUTPOOL_DOOR_PORT")
+        elif self._door:
+            self._door_port = free_port(self._host)
         if not self._flower:
             return
         if self._flower_port:
@@ -295,6 +313,15 @@ class LocalPool:
         self._started_workers.append(worker)
         return worker
 
+    def _start_doors(self) -> list[Child]:
+        if self.door_url is None:
+            return []
+        env = {"ROLLOUTPOOL_DOOR_HOST": self._host, "ROLLOUTPOOL_DOOR_PORT": str(self._door_port)}
+        doors = [self._start("door", Role.API, "rolloutpool_api.capabilities.harness", env)]
+        env = {"ROLLOUTPOOL_DOOR_URL": self.door_url, "ROLLOUTPOOL_RUNNER_PROCESS": self._runner}
+        runner = None if self._runner == "off" else "rolloutpool_worker.capabilities.harness"
+        return doors if runner is None else [*doors, self._start("runner", Role.API, runner, env)]
+
     def _start_flower(self) -> None:
         env = {
             "ROLLOUTPOOL_FLOWER_HOST": self._host,
@@ -304,7 +331,8 @@ class LocalPool:
         self._flower_child = self._start("flower", Role.FLOWER, "rolloutpool_worker.queue.flower", env, ready=True)
 
     def _api_env(self) -> dict[str, str]:
-        return {"ROLLOUTPOOL_API_HOST": self._host, "ROLLOUT_SERVER_PORT": str(self._port)}
+        door = {} if self.door_url is None else {"ROLLOUTPOOL_DOOR_URL": self.door_url}
+        return {"ROLLOUTPOOL_API_HOST": self._host, "ROLLOUT_SERVER_PORT": str(self._port), **door}
 
     def _await_workers(self, workers: Sequence[Child]) -> None:
         """Waits until each of them has announced itself, which a worker does when it takes work."""
@@ -323,6 +351,9 @@ class LocalPool:
 
     def _api_answers(self) -> bool:
         return _answers(self.url, "/livez")
+
+    def _door_answers(self) -> bool:
+        return _answers(self.door_url or "", "/livez")
 
     def _flower_answers(self) -> bool:
         return _answers(self.flower_url or "", "/healthcheck")

@@ -7,8 +7,6 @@ import socket
 
 from rolloutpool_trainer.errors import PortTaken
 
-__all__ = ["check_port", "free_port", "is_free"]
-
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether this process could listen on the port now."""

@@ -18,8 +18,6 @@ from rolloutpool_trainer.errors import ChildFailed, RedisMissing
 from rolloutpool_trainer.local.ports import free_port, is_free
 from rolloutpool_trainer.local.state import State
 
-__all__ = ["find_server", "start_redis"]
-
 START_ATTEMPTS = 3
 READY_SECONDS = 120.0
 """At the start Redis loads its data, which takes some seconds per gigabyte."""
@@ -110,7 +108,7 @@ def _config(port: int, password: str, directory: Path) -> str:
             f"port {port}",
             f"requirepass {password}",
             f'dir "{quoted}"',
-            # The append-only file holds every accepted write (docs/decisions/0003), so snapshots would add nothing.
+            # The append-only file holds every accepted write (docs/decisions/0006), so snapshots would add nothing.
             "appendonly yes",
             "appendfsync always",
             'save ""',

@@ -16,8 +16,6 @@ from typing import Self
 
 from rolloutpool_trainer.errors import LocalPoolError, StateInUse
 
-__all__ = ["State", "default_state", "new_secrets_key"]
-
 ENDING_SECONDS = 5.0
 """How long the processes of a killed pool may take to release the lock."""
 

@@ -33,8 +33,6 @@ from rolloutpool_trainer.viewer.text_matches import (
     texts_of_message,
 )
 
-__all__ = ["FileSearch"]
-
 SECONDS = 0.25
 MATCHES = 100
 """After so many an answer ends; the last rollout's are all in it."""
@@ -44,7 +42,7 @@ LONGEST = 1000
 
 
 class _Transcript(BaseModel):
-    """What is read of a result: the other fields, tokens above all, do not become objects."""
+    """Holds what is read of a result: the other fields, tokens above all, do not become objects."""
 
     messages: list[Message] = Field(default_factory=list)
 
@@ -57,29 +55,13 @@ class FileSearch:
     """Answers the questions of a search. Safe to ask from several threads."""
 
     def __init__(self, file: ResultFile, pieces: Callable[[str], bytes | None] | None = None) -> None:
-        """Makes a search.
-
-        Args:
-            file: What is searched.
-            pieces: Gives the answer of `GET /v1/tokenizers/{sha}/pieces`, for rollouts without text.
-        """
+        """Makes a search."""
         self._file = file
         self._pieces = pieces
         self._vocabulary = lru_cache(maxsize=2)(self._load_vocabulary)
 
     def answer(self, query: str) -> tuple[int, dict[str, Any]]:
-        """Searches on.
-
-        Args:
-            query: As it stands in the address. `q` is sought, with `case=1` in the same case; `batch` limits the search
-                to one; `after` is the cursor.
-
-        Returns:
-            The HTTP status and a JSON document.
-
-        Raises:
-            UnreadableResults: The file cannot be read any more.
-        """
+        """Searches on."""
         asked = dict(parse_qsl(query))
         sought, after = asked.get("q", ""), asked.get("after", "0")
         if not sought or len(sought) > LONGEST:

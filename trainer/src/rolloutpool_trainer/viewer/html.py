@@ -30,8 +30,6 @@ from rolloutpool_common.viewer.bundle import bundle
 from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Decode, Run, SampleView, view_samples
 from rolloutpool_trainer.viewer.sanitize import printable, sanitize
 
-__all__ = ["rollout_page"]
-
 _PAGES = files("rolloutpool_trainer.viewer").joinpath("pages")
 _PAGE = Template(_PAGES.joinpath("rollout.html").read_text(encoding="utf-8"))
 _STYLE = _PAGES.joinpath("rollout.css").read_text(encoding="utf-8")
@@ -55,20 +53,7 @@ _KINDS = {
 def rollout_page(
     result: RolloutResult, decode: Decode | None, *, pieces: TokenPieces | None = None, note: str | None = None
 ) -> str:
-    """Makes the page.
-
-    Args:
-        result: The rollout.
-        decode: Turns ids into text; None shows the ids as numbers.
-        pieces: What ids read, for the viewer; None shows the ids as numbers there.
-        note: What a reader has to know about the decoding.
-
-    Returns:
-        The text of a UTF-8 file.
-
-    Raises:
-        SamplesBroken: The lists of a sample differ in length.
-    """
+    """Makes the page."""
     views = view_samples(result, decode)
     trained, total = sum(view.trained for view in views), sum(view.total for view in views)
     return _PAGE.substitute(

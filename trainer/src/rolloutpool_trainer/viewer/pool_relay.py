@@ -7,8 +7,6 @@ import httpx
 
 from rolloutpool_trainer.client.transport import connection_settings
 
-__all__ = ["PoolRelay"]
-
 _PATHS = re.compile(r"/v1/(?:batches|rollouts|tokenizers)(?:/|$)")
 """What the pages look at; nothing else is handed on."""
 SECONDS = 60.0
@@ -18,27 +16,13 @@ class PoolRelay:
     """Hands questions on to a pool. Only GET, so nothing there can be changed. Safe to ask from several threads."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        """Makes a relay; nothing is asked yet.
-
-        Args:
-            url: Where the pool's API is.
-            api_key: Sent with each question; None sends the one that a reader typed into the page.
-        """
+        """Makes a relay; nothing is asked yet."""
         settings = {**connection_settings(url.rstrip("/"), api_key), "limits": httpx.Limits(max_connections=8)}
         self._client = httpx.Client(**settings, timeout=SECONDS)
         self._has_key = api_key is not None
 
     def answer(self, path: str, query: str, authorization: str | None = None) -> tuple[int, bytes]:
-        """Asks the pool.
-
-        Args:
-            path: As it stands in the address, such as `/v1/batches`.
-            query: Likewise.
-            authorization: The header that the page sent.
-
-        Returns:
-            The HTTP status and the body, which is JSON.
-        """
+        """Asks the pool."""
         if _PATHS.match(path) is None or ".." in path.split("/"):
             return 404, b'{"error": {"message": "the viewer does not ask for this"}}'
         headers = {} if self._has_key or authorization is None else {"Authorization": authorization}

@@ -24,8 +24,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS, row_values
 from rolloutpool_trainer.errors import UnreadableResults
 
-__all__ = ["ResultFile", "ResultLine"]
-
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -49,11 +47,7 @@ class ResultFile:
     """Answers questions about the results in a file. Safe to ask from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file.
-
-        Raises:
-            UnreadableResults: It cannot be read, or holds no result.
-        """
+        """Reads the file."""
         self._path = path
         self._lock = threading.Lock()
         self._lines: dict[str, ResultLine] = {}
@@ -80,15 +74,7 @@ class ResultFile:
         return list(self._batches)
 
     def answer(self, path: str, query: str) -> tuple[int, Any]:
-        """Answers a GET of the pool's API.
-
-        Args:
-            path: Decoded, such as `/v1/batches`.
-            query: As it stands in the address.
-
-        Returns:
-            The HTTP status and a JSON document.
-        """
+        """Answers a GET of the pool's API."""
         with self._lock:
             self._read_on()
             match path.split("/")[1:]:
@@ -110,12 +96,7 @@ class ResultFile:
             return list((self._lines if batch is None else self._batches.get(batch, {})).values())
 
     def read(self, line: ResultLine, model: type[ModelT]) -> ModelT:
-        """Reads a result, or the fields of it that a model names.
-
-        Raises:
-            UnreadableResults: The file cannot be read any more.
-            ValidationError: The file was written anew, and holds something else there.
-        """
+        """Reads a result, or the fields of it that a model names."""
         if line.start < 0:
             return model.model_validate(self._whole[line.row["uid"]])
         return model.model_validate_json(self._bytes(line))

@@ -17,19 +17,6 @@ from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, TurnSummary
 from rolloutpool_trainer.errors import SamplesBroken
 
-__all__ = [
-    "PROMPT",
-    "SAMPLED",
-    "SHARED",
-    "UNKNOWN",
-    "Decode",
-    "Piece",
-    "Run",
-    "SampleView",
-    "common_ids",
-    "view_samples",
-]
-
 Decode = Callable[[Sequence[int]], str]
 
 PROMPT, SHARED, SAMPLED, UNKNOWN = "prompt", "shared", "sampled", "unknown"
@@ -105,15 +92,7 @@ class SampleView:
 
 
 def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleView]:
-    """Cuts all samples of a result into runs.
-
-    Args:
-        result: Of a rollout.
-        decode: Turns ids into text; None shows the ids as numbers.
-
-    Raises:
-        SamplesBroken: The response lists of a sample differ in length.
-    """
+    """Cuts all samples of a result into runs."""
     views: list[SampleView] = []
     before: list[int] = []
     records = {record.turn: record for record in result.turns}

@@ -6,8 +6,6 @@ views mark tokens are written out too, so that a model cannot draw a mark: `⟦`
 
 import unicodedata
 
-__all__ = ["CLOSE", "MARK_CLOSE", "MARK_OPEN", "OPEN", "printable", "sanitize"]
-
 OPEN, CLOSE = "⟦", "⟧"
 """Around what was trained."""
 MARK_OPEN, MARK_CLOSE = "⟪", "⟫"

@@ -20,8 +20,6 @@ from rolloutpool_trainer.viewer.file_search import FileSearch
 from rolloutpool_trainer.viewer.pool_relay import PoolRelay
 from rolloutpool_trainer.viewer.result_file import ResultFile
 
-__all__ = ["ViewerServer"]
-
 Pieces = Callable[[str], bytes | None]
 """Gives the answer of `GET /v1/tokenizers/{sha}/pieces`; None where it is not known here."""
 
@@ -36,16 +34,7 @@ class ViewerServer:
     """A server on 127.0.0.1. `serve` blocks until `stop`."""
 
     def __init__(self, source: ResultFile | PoolRelay, *, port: int = 0, pieces: Pieces | None = None) -> None:
-        """Listens.
-
-        Args:
-            source: What is shown.
-            port: 0 takes a free one.
-            pieces: What tokens read, by this installation's tokenizer.
-
-        Raises:
-            OSError: The port is in use.
-        """
+        """Listens."""
         prefix = f"/{secrets.token_urlsafe(18)}"
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(source, prefix, pieces))
         self._server.daemon_threads = True

@@ -14,8 +14,6 @@ from rich.cells import cell_len, set_cell_size
 
 from rolloutpool_trainer.viewer.sanitize import sanitize
 
-__all__ = ["ids_side_by_side", "texts_side_by_side"]
-
 _WIDTH = 46
 """Columns of one side: 4 for the mark, 46, 3 between them, 46 are 99."""
 _PIECE = 28
@@ -26,15 +24,7 @@ _LONGEST = 20_000
 
 
 def texts_side_by_side(ours: str, template: str) -> Iterator[tuple[str, bool]]:
-    """Lays out two texts around their first difference.
-
-    Args:
-        ours: What the pool writes.
-        template: What the template writes.
-
-    Yields:
-        Lines of at most 100 columns, and whether the line differs; nothing where the texts are equal.
-    """
+    """Lays out two texts around their first difference."""
     if ours == template:
         return
     at = _first_difference(ours, template)
@@ -51,16 +41,7 @@ def texts_side_by_side(ours: str, template: str) -> Iterator[tuple[str, bool]]:
 def ids_side_by_side(
     ours: Sequence[int], template: Sequence[int], spell: Callable[[int], str]
 ) -> Iterator[tuple[str, bool]]:
-    """Lays out two lists of ids around their first difference.
-
-    Args:
-        ours: Ids of the pool.
-        template: Ids of the template; empty where they are not known.
-        spell: Gives the text of an id.
-
-    Yields:
-        Lines of at most 100 columns, and whether the line differs; nothing where the lists are equal.
-    """
+    """Lays out two lists of ids around their first difference."""
     if list(ours) == list(template):
         return
     if not template:

@@ -14,8 +14,6 @@ from rolloutpool_common.protocol.result import TurnSummary
 from rolloutpool_trainer.viewer.runs import PROMPT, SAMPLED, SHARED, Run, SampleView
 from rolloutpool_trainer.viewer.sanitize import CLOSE, MARK_CLOSE, MARK_OPEN, OPEN, printable, sanitize
 
-__all__ = ["TURN_COLUMNS", "legend", "mask_runs", "token_view", "turn_rows"]
-
 TRAINED = "bold green underline"
 UNTRAINED = "dim"
 LEAD = "dim italic"
@@ -25,30 +23,13 @@ TURN_COLUMNS = ("turn", "prompt", "sampled", "mask", "finish", "stop", "tools", 
 
 
 def mask_runs(ids: Sequence[int], mask: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yields the runs of tokens with the same mask.
-
-    Args:
-        ids: [T].
-        mask: [T].
-
-    Yields:
-        (mask, ids) of each run, in order.
-
-    Raises:
-        ValueError: The lengths differ.
-    """
+    """Yields the runs of tokens with the same mask."""
     for value, group in groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1]):
         yield value, [token for token, _ in group]
 
 
 def token_view(view: SampleView, *, marks: bool = True, prompt_tail: int | None = None) -> Text:
-    """Makes styled text of a sample.
-
-    Args:
-        view: What to show.
-        marks: Whether each run begins on a new line with a mark that says what it is.
-        prompt_tail: How many pieces of the prompt's end to show; None shows all.
-    """
+    """Makes styled text of a sample."""
     text = Text()
     for run in view.runs:
         if marks:

@@ -19,8 +19,6 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Sample
 from rolloutpool_trainer.viewer.runs import common_ids
 
-__all__ = ["TextFinder", "TextMatch", "matches_in_messages", "matches_in_tokens", "texts_of_message"]
-
 CONTENT, THINKING, CALL, TOKENS = "content", "thinking", "call", "tokens"
 """Kinds of texts."""
 BEFORE, AFTER = 40, 120
@@ -57,12 +55,7 @@ class TextFinder:
     """Finds one text in others."""
 
     def __init__(self, sought: str, *, match_case: bool = False) -> None:
-        """Makes a finder.
-
-        Args:
-            sought: At least one character.
-            match_case: Whether letters must be of the same case.
-        """
+        """Makes a finder."""
         self._sought = sought if match_case else sought.lower()
         self._match_case = match_case
         self._ascii = sought.isascii()
@@ -110,13 +103,7 @@ def matches_in_messages(finder: TextFinder, messages: Iterable[Message]) -> Iter
 
 
 def matches_in_tokens(finder: TextFinder, samples: Sequence[Sample], bytes_of: BytesOf) -> Iterator[TextMatch]:
-    """Finds all matches in what the tokens of samples read.
-
-    Args:
-        finder: Of the text.
-        samples: Of one rollout, in their order.
-        bytes_of: What an id reads. Bytes that are no text are never found.
-    """
+    """Finds all matches in what the tokens of samples read."""
     previous: list[int] = []
     for number, sample in enumerate(samples):
         ids = [*sample.prompt_ids, *sample.response_ids]
@@ -132,12 +119,7 @@ def matches_in_tokens(finder: TextFinder, samples: Sequence[Sample], bytes_of: B
 
 
 def _read(ids: Sequence[int], bytes_of: BytesOf) -> tuple[str, list[int], list[int]]:
-    """Reads ids.
-
-    Returns:
-        The text; and for each piece of it that was read at once, where it starts in the text, and its first token's
-        place.
-    """
+    """Reads ids."""
     pieces: list[str] = []
     starts: list[int] = []
     places: list[int] = []

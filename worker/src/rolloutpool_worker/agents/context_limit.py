@@ -14,8 +14,6 @@ from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.options import ContextLimit, OnLimit
 from rolloutpool_worker.conversation.conversation import Conversation
 
-__all__ = ["keep_within"]
-
 Messages = Sequence[dict[str, Any]]
 
 SUMMARISE = (
@@ -26,15 +24,7 @@ RESUME = "Summary of the conversation so far:\n"
 
 
 async def keep_within(conversation: Conversation, limit: ContextLimit) -> None:
-    """Edits the history if the context has reached the limit.
-
-    Args:
-        conversation: Its next step must be a turn.
-        limit: The number of tokens, and what to do there.
-
-    Raises:
-        RolloutError: The turn for the summary failed, or the template refuses the edited history.
-    """
+    """Edits the history if the context has reached the limit."""
     if not conversation.turns or conversation.context_tokens < limit.limit_tokens:
         return
     # A copy: the summary below appends to the conversation's own list.

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rolloutpool_worker.conversation.conversation import SampledTurn
+from rolloutpool_worker.conversation.branch import SampledTurn
 from rolloutpool_worker.plugins import Registry
-
-__all__ = ["TERMINATION", "TerminationDecision", "TerminationStrategy", "task_completion"]
 
 
 @dataclass(frozen=True)
 class TerminationDecision:
-    """What a strategy decides after a turn."""
+    """Holds what a strategy decides after a turn."""
 
     end: bool
     """Whether the rollout is over."""

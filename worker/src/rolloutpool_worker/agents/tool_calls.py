@@ -22,10 +22,9 @@ from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.agents.context_limit import keep_within
 from rolloutpool_worker.agents.termination import TERMINATION, TerminationStrategy, task_completion
-from rolloutpool_worker.conversation.conversation import Conversation, SampledTurn
+from rolloutpool_worker.conversation.branch import SampledTurn
+from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.plugins import Registry
-
-__all__ = ["AGENTS", "Agent", "text_steps", "tool_calls"]
 
 
 class Agent(Protocol):

@@ -12,19 +12,12 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import Sample
 from rolloutpool_common.store.attachments import PackedPiece, write_pieces
 
-__all__ = ["TurnAttachments"]
-
 
 class TurnAttachments:
     """The attachments of one attempt at one rollout."""
 
     def __init__(self, spec: RolloutSpec, most_bytes: int) -> None:
-        """Has none yet.
-
-        Args:
-            spec: The rollout.
-            most_bytes: What they may take, as it was promised at the rollout's admission.
-        """
+        """Has none yet."""
         self._kinds: Sequence[AttachmentKind] = list(dict.fromkeys(spec.attach)) if spec.token_in else []
         self._begun = 1 if spec.fork is None else spec.fork.turn
         self._most = most_bytes
@@ -42,11 +35,7 @@ class TurnAttachments:
             self._pieces.append(kept)
 
     def report(self, samples: Sequence[Sample]) -> AttachmentsReport | None:
-        """Says what there is of a result's turns; None where nothing was asked for, or nothing was sampled.
-
-        Args:
-            samples: Of the result.
-        """
+        """Says what there is of a result's turns; None where nothing was asked for, or nothing was sampled."""
         sampled: dict[int, int] = {}
         for sample in samples:
             for segment in sample.segments:

@@ -51,7 +51,7 @@ _LABELS = {label: label.value for label in DriftLabel}
 
 @dataclass(slots=True)
 class SampledTurn:
-    """What the policy did in one turn."""
+    """Holds what the policy did in one turn."""
 
     turn: int
     """From 1."""
@@ -88,12 +88,7 @@ class Policy(Protocol):
         ...
 
     async def ask(self, branch: "Branch", turn: int) -> tuple[Reply, AskedTurn]:
-        """Asks a turn with the branch's history, as `branch.planned` says; returns how it was accepted, too.
-
-        Raises:
-            RequestChanged: The request is another one than was planned; nothing was asked.
-            RolloutError: The call failed.
-        """
+        """Asks a turn with the branch's history, as `branch.planned` says; returns how it was accepted, too."""
         ...
 
     async def ask_idempotent(self) -> bool:
@@ -122,20 +117,7 @@ class Branch:
         attachments: TurnAttachments,
         fork: ForkPoint | None = None,
     ) -> None:
-        """A branch that begins with these messages.
-
-        Args:
-            claim: Of the rollout.
-            messages: In normal form.
-            number: Of the branch, from 0: the same in each attempt.
-            journal: The rollout's record.
-            policy: Samples the turns.
-            stop: Says at borders whether the rollout is to stop.
-            trace: Of the rollout.
-            measures: Sums over all branches of the rollout.
-            attachments: What the policy says of all branches' ids besides.
-            fork: Where the branch leaves a parent of another rollout, if it does.
-        """
+        """A branch that begins with these messages."""
         self.number = number
         self.history = History(messages)
         self.tokens = policy.open_tokens()
@@ -166,22 +148,7 @@ class Branch:
         return self._claim.clean or self._place.is_own
 
     async def sample(self, *, train: bool = True) -> SampledTurn:
-        """Has the policy sample a turn. When this returns, its message is in the transcript and durable.
-
-        Args:
-            train: False keeps the turn in the context with mask 0.
-
-        Returns:
-            What the policy did.
-
-        Raises:
-            StoppedAtBorder: The rollout is to stop here; nothing was asked.
-            AmbiguousTurn: A dead worker may have asked for this turn, and the trainer does not allow repetitions.
-            TrainerDown: The trainer's port is taken out; nothing was asked.
-            RolloutError: The call failed, or its reply contradicts the ledger.
-            StaleJournal: An earlier attempt did something else at this step.
-            ClaimLost: The rollout is no longer this worker's.
-        """
+        """Has the policy sample a turn. When this returns, its message is in the transcript and durable."""
         place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
         if place.left:
             replayed = place.replay(TurnRecord)
@@ -214,7 +181,7 @@ class Branch:
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)
             raise
-        claim, sampled, llm_ms = self._claim, len(reply.token_ids), (time.perf_counter() - start) * 1000
+        claim, sampled, llm_ms = self._claim, len(reply.token_ids), round((time.perf_counter() - start) * 1000, 3)
         summary = TurnSummary(
             turn=turn,
             prompt_tokens=len(tokens.ledger) - sampled,
@@ -235,7 +202,8 @@ class Branch:
             message=reply.message,
             entries=tokens.ledger.entries_since(place.entries),
             trainer=tokens.kind,
-            zero_logprobs=not any(reply.logprobs) and not claim.spec.messages_only,
+            # Of a turn that was not asked they are not here, which says nothing of the trainer.
+            zero_logprobs=asks and not any(reply.logprobs) and not claim.spec.messages_only,
             summary=summary,
             llm_ms=llm_ms,
             branch=self.number,
@@ -265,21 +233,16 @@ class Branch:
 
         What was sampled so far stays a training sample under the context in which it was sampled; the edited history
         is the prompt of a new one. The next call carries an explicit mask for all of it.
-
-        Raises:
-            TemplateUnusable: The template refuses these messages.
-            ClaimLost: The rollout is no longer this worker's.
         """
-        before = list(self.messages)
         if self._place.left:
             record = self._place.replay(EditRecord)
             self.tokens.ledger.absorb(record.entries)
             self.history.replace(record.messages)
-            self._note_edit(before, record.planned)
+            self.planned = record.planned
             return
         if not self.turns:
             raise AgentMisuse("edit: nothing was sampled yet; change the rollout's own messages instead")
-        whole = normal_form(messages)
+        before, whole = list(self.messages), normal_form(messages)
         await self.tokens.replace(whole, self.turns)
         self.history.replace(whole)
         try:
@@ -287,7 +250,7 @@ class Branch:
         except BaseException:
             self.history.replace(before)
             raise
-        self._note_edit(before, planned)
+        self.planned = planned
         entries = self.tokens.ledger.entries_since(self._place.entries)
         record = EditRecord(messages=whole, entries=entries, planned=planned, branch=self.number)
         await self._journal.write(record, turns=len(self.measures.turns))
@@ -302,16 +265,7 @@ class Branch:
         times: tuple[ToolTime, ...] = (),
         environment: EnvironmentFacts | None = None,
     ) -> None:
-        """Records messages that follow a turn, and how the next one is asked.
-
-        Args:
-            messages: In normal form.
-            tools_ms: Wall time of the tools among them.
-            tool_calls: How many of them are results of tools.
-            warnings: What the result is to say of these tools.
-            times: How long each of them took.
-            environment: What else the environment said.
-        """
+        """Records messages that follow a turn, and how the next one is asked."""
         history, start, turn = self.history, time.perf_counter(), self.turns
         known = len(history.messages)
         history.append(messages)
@@ -371,11 +325,6 @@ class Branch:
             # A trainer's message may hold anything under this key.
             faults=record.message.get(CALL_FAULTS, {}) if self._claim.spec.token_in else {},
         )
-
-    def _note_edit(self, before: list[dict[str, Any]], planned: PlannedTurn) -> None:
-        if self.measures.past is not None:
-            self.measures.past.add_edit(self.turns, before, len(self.messages))
-        self.planned = planned
 
     async def _may_ask_again(self) -> bool:
         """Whether a turn that a dead worker may have asked for may be asked again (`policy/idempotence.py`)."""

@@ -72,11 +72,7 @@ class CallbackPolicy:
         return PlannedTurn(plan, body.digest, edited)
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
-        """Asks a turn; see `Policy.ask`.
-
-        Raises:
-            MaskImpossible: The trainer refuses `exact`, and `rerender` is negative.
-        """
+        """Asks a turn; see `Policy.ask`."""
         planned, tokens = branch.planned, branch.tokens
         if branch.fork is not None and turn == branch.fork.turn:
             return await self._ask_fork(branch, branch.fork)

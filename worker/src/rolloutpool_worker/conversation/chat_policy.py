@@ -27,6 +27,11 @@ class NoTokens(TokenTrack):
         self.kind = self.found_kind = TrainerKind.UNKNOWN
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Shows none, because nothing is rendered."""
+        return []
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Says nothing, because nothing is rendered."""
         return ()

@@ -7,8 +7,6 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.rendering.shown_tools import find_shown_tools
 
-__all__ = ["compare_tools"]
-
 
 def compare_tools(
     spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], prompt_ids: Sequence[int]

@@ -7,11 +7,12 @@ messages that follow a turn, before the policy is asked again.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.metrics import IN_TOOLS
+from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.result import Alignment, ToolTime
 from rolloutpool_common.store import Claim
@@ -21,20 +22,18 @@ from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
 from rolloutpool_worker.conversation.journal import Journal
-from rolloutpool_worker.conversation.measures import Measures, PastRecord
+from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
 from rolloutpool_worker.environments import SessionLife, SessionScore
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
-
-__all__ = ["Conversation", "SampledTurn"]
 
 LONGEST_NAME = 64
 """Characters of an environment's name among the times of tools."""
 
 
 class Conversation(Branch):
-    """What an agent talks to: a branch's steps, `run_tools`, `step`, `open_branch`, and properties to read."""
+    """Holds what an agent talks to: a branch's steps, `run_tools`, `step`, `open_branch`, and properties to read."""
 
     def __init__(
         self,
@@ -47,20 +46,9 @@ class Conversation(Branch):
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
         fork: ForkPoint | None = None,
+        policy_for: Callable[[Sequence[dict[str, Any]]], Awaitable[Policy]] | None = None,
     ) -> None:
-        """The conversation of one attempt at a rollout.
-
-        Args:
-            claim: Of the rollout; its spec has the first messages.
-            journal: The rollout's record.
-            policy: Samples the turns.
-            tools: Runs the policy's calls.
-            stop: Says at borders whether the rollout is to stop.
-            trace: Of the rollout.
-            session: Of the rollout's environment; None where it has none.
-            fork: Where the rollout leaves its parent, if it is a fork.
-        """
-        past = PastRecord() if claim.spec.replay_record else None
+        """The conversation of one attempt at a rollout; `policy_for` makes policies that are told other tools."""
         super().__init__(
             claim,
             [message.wire() for message in claim.spec.messages],
@@ -69,7 +57,7 @@ class Conversation(Branch):
             policy=policy,
             stop=stop,
             trace=trace,
-            measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace")), past=past),
+            measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace"))),
             attachments=TurnAttachments(claim.spec, claim.attachment_bytes),
             fork=fork,
         )
@@ -83,19 +71,25 @@ class Conversation(Branch):
         self.running_tools = False
         """Whether tools of the last turn run, or have failed."""
         self._tools = tools
+        self._policy_for = policy_for
 
-    def open_branch(self, messages: Sequence[dict[str, Any]]) -> Branch:
+    async def policy_with(self, tools: Sequence[dict[str, Any]]) -> Policy:
+        """Makes a policy for branches of this rollout that is told these tools, which run elsewhere."""
+        return self._policy if self._policy_for is None else await self._policy_for(tools)
+
+    def open_branch(self, messages: Sequence[dict[str, Any]], policy: Policy | None = None) -> Branch:
         """Opens another line of talk, which begins with these messages.
 
-        Its turns are sampled by the same policy, and its samples stand behind those of the branches before it. Branches
-        may have steps in flight at once (`talk_at_once`). An agent opens its branches in the same order each time.
+        Its turns are sampled by the same policy, unless another one of this rollout is given (`policy_with`). Its
+        samples stand behind those of the branches before it. Branches may have steps in flight at once
+        (`talk_at_once`). An agent opens its branches in the same order each time.
         """
         branch = Branch(
             self.claim,
             normal_form(messages),
             number=len(self.branches),
             journal=self._journal,
-            policy=self._policy,
+            policy=policy or self._policy,
             stop=self._stop,
             trace=self._trace,
             measures=self.measures,
@@ -141,6 +135,11 @@ class Conversation(Branch):
         return len(self.tokens.ledger)
 
     @property
+    def records(self) -> Sequence[JournalRecord]:
+        """The journal so far, of all branches."""
+        return self._journal.records
+
+    @property
     def ledgers(self) -> list[TokenLedger]:
         """The ledgers of all branches, in the order of their numbers."""
         return [branch.tokens.ledger for branch in self.branches]
@@ -176,20 +175,7 @@ class Conversation(Branch):
         return self.measures.alignment
 
     async def run_tools(self, turn: SampledTurn, *, append: Sequence[dict[str, Any]] = ()) -> None:
-        """Runs the tool calls of a turn and appends their results to the transcript.
-
-        Args:
-            turn: As `sample` returned it.
-            append: Further messages of the environment, which follow the results.
-
-        Raises:
-            StoppedAtBorder: The rollout is to stop here; no tool was run.
-            TooManyToolCalls: The turn has more calls than the limit; no tool was run.
-            AgentMisuse: No sampled turn comes before, or one of `append` is no message.
-            EnvironmentFault: The environment's session failed, or must not be asked again.
-            StaleJournal: An earlier attempt did something else at this step.
-            ClaimLost: The rollout is no longer this worker's.
-        """
+        """Runs the tool calls of a turn and appends their results to the transcript."""
         if self._replay_observation():
             return
         # Not for a replayed record: it was checked when it was made.
@@ -214,7 +200,7 @@ class Conversation(Branch):
         with IN_TOOLS:
             results = await tools.run(calls, contexts, faults=turn.faults)
         self.running_tools = False
-        elapsed = (time.perf_counter() - start) * 1000
+        elapsed = round((time.perf_counter() - start) * 1000, 3)
         times, warnings = tools.take_times(), tools.take_warnings()
         self._trace.tools(turn.turn, start, times, tools.names)
         await self._observe(
@@ -227,18 +213,7 @@ class Conversation(Branch):
         )
 
     async def step(self, turn: SampledTurn) -> None:
-        """Gives a turn's message to the environment as an action, and appends what it answers as a user's message.
-
-        Args:
-            turn: As `sample` returned it.
-
-        Raises:
-            AgentMisuse: The rollout has no environment whose actions are messages.
-            StoppedAtBorder: The rollout is to stop here; the environment was not asked.
-            EnvironmentFault: The environment's session failed.
-            StaleJournal: An earlier attempt did something else at this step.
-            ClaimLost: The rollout is no longer this worker's.
-        """
+        """Gives a turn's message to the environment as an action, and appends what it answers as a user's message."""
         session = self.session
         if session is None or not self.acts_by_text:
             raise AgentMisuse("step: the rollout has no environment whose actions are messages")
@@ -253,7 +228,7 @@ class Conversation(Branch):
         answer = await session.step(text_of(turn.message))
         facts = await session.take_facts()
         self.running_tools = False
-        elapsed = (time.perf_counter() - start) * 1000
+        elapsed = round((time.perf_counter() - start) * 1000, 3)
         message = {"role": "user", "content": answer.content, "tool_calls": None, "tool_call_id": None}
         times = (ToolTime(session.choice.name[:LONGEST_NAME], round(elapsed, 1), ok=True),)
         await self._observe(

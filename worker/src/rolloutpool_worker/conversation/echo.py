@@ -46,8 +46,6 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.policy import Echo, Reply
 
-__all__ = ["DELTA_ECHO_FROM", "AskedTurn", "EchoVerifier", "VerifiedEcho", "proved"]
-
 _log = logging.getLogger(__name__)
 
 FULL_ECHO_EVERY = 16
@@ -76,7 +74,7 @@ class AskedTurn(NamedTuple):
 
 
 class VerifiedEcho(NamedTuple):
-    """What the echo of a later turn has shown."""
+    """Holds what the echo of a later turn has shown."""
 
     label: DriftLabel
     comparison: EchoComparison | None
@@ -98,15 +96,7 @@ class EchoVerifier:
         self._tools = tools
 
     def offer(self, turn: int, *, edited: bool) -> Echo | None:
-        """What the trainer may leave out of its echo.
-
-        Args:
-            turn: The turn that is asked next, from 1.
-            edited: Whether the history was edited since the last turn.
-
-        Returns:
-            The ids up to the last sampled one, with their digest; None where the whole echo is wanted.
-        """
+        """Returns what the trainer may leave out of its echo."""
         ledger, spec = self._ledger, self._spec
         whole = turn <= 2 or turn % FULL_ECHO_EVERY == 0 or turn >= spec.max_turns or edited
         if whole or spec.v1 or ledger.head < DELTA_ECHO_FROM:
@@ -114,20 +104,7 @@ class EchoVerifier:
         return Echo(ledger.head, ledger.head_digest.hex())
 
     async def verify_first(self, reply: Reply, messages: Sequence[dict[str, Any]]) -> DriftLabel:
-        """Checks the prompt of turn 1.
-
-        Args:
-            reply: With the echo, or without one.
-            messages: What was asked.
-
-        Returns:
-            NONE, or UNVERIFIED where the trainer reported no prompt.
-
-        Raises:
-            TokenizerMismatch: The echo is none of these messages, or the trainer declares other tokenizer files.
-            AlignmentUnverified: There is no echo, and the batch wants one.
-            TrainerProtocolError: The echo is empty.
-        """
+        """Checks the prompt of turn 1."""
         self._check_fingerprint(reply.fingerprint)
         echo = reply.prompt_token_ids
         if echo is None:
@@ -161,20 +138,7 @@ class EchoVerifier:
         return DriftLabel.NONE
 
     async def verify_later(self, reply: Reply, asked: AskedTurn) -> VerifiedEcho:
-        """Compares the prompt of a turn from 2 on with the ledger.
-
-        Args:
-            reply: With the echo, whole or without the offered prefix, or without one.
-            asked: How the turn was asked.
-
-        Returns:
-            The label of the difference, where it is, and the ids around it.
-
-        Raises:
-            AlignmentUnverified: There is no echo, and the batch wants one.
-            TrainerProtocolError: An id is outside the vocabulary, or the reply leaves out what was not offered.
-            DriftRefused, InjectionRefused: The prompts differ, and the batch wants no rollout with such a prompt.
-        """
+        """Compares the prompt of a turn from 2 on with the ledger."""
         echo, ledger, turn = reply.prompt_token_ids, self._ledger, asked.turn
         if echo is None:
             return VerifiedEcho(self._unverified(turn), None)
@@ -197,16 +161,7 @@ class EchoVerifier:
         return VerifiedEcho(label, comparison, difference)
 
     def check_vocabulary(self, name: str, ids: Sequence[int], turn: int) -> None:
-        """Checks that a reply's ids are ones that the tokenizer has.
-
-        Args:
-            name: The field of the reply, for the error.
-            ids: Its ids, none of them negative.
-            turn: The number of the turn, for the error.
-
-        Raises:
-            TrainerProtocolError: An id is outside the vocabulary.
-        """
+        """Checks that a reply's ids are ones that the tokenizer has."""
         size = self._tokenizer.vocab_size
         if ids and max(ids) >= size:
             raise TrainerProtocolError(f"turn {turn}: {name} has an id outside the tokenizer's vocabulary of {size}")

@@ -41,11 +41,7 @@ class EnginePolicy:
         return PlannedTurn(MaskPlan((), ledger.pending_glue, None), ledger.digest.hex(), edited)
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
-        """Asks a turn; see `Policy.ask`. The reply has the message that a parser makes of what was sampled.
-
-        Raises:
-            TemplateUnusable: On turn 1, the template refuses the messages.
-        """
+        """Asks a turn; see `Policy.ask`. The reply has the message that a parser makes of what was sampled."""
         tokens, planned, fork = branch.tokens, branch.planned, branch.fork
         assert isinstance(tokens, EngineTokens)
         await tokens.open(branch.messages)

@@ -25,8 +25,6 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import LedgerPrompt, Reply
 from rolloutpool_worker.policy.engine_reply import EnginePart
 
-__all__ = ["EngineTokens"]
-
 KEPT_IDS = 500_000
 """Of first prompts that are kept, in all. The rollouts of a group have the same one, and rendering it costs as much as
 a turn."""
@@ -51,28 +49,14 @@ class EngineTokens(TokenTrack):
     def __init__(
         self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], parser: TurnParser
     ) -> None:
-        """Tokens of a rollout that has none yet.
-
-        Args:
-            spec: The rollout.
-            tokenizer: Renders messages.
-            tools: The definitions of the tools that it may call; the first prompt shows them.
-            parser: Of sampled text.
-        """
+        """Tokens of a rollout that has none yet."""
         super().__init__(spec, tokenizer, tools, TrainerKind.KEEPS_IDS)
         self._parser = parser
         self._text, self._written = b"", 0
         self._first_version: str | None = None
 
     async def open(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Opens the ledger with the first prompt, unless it is open.
-
-        Args:
-            messages: What turn 1 is asked with.
-
-        Raises:
-            TemplateUnusable: The template refuses them.
-        """
+        """Opens the ledger with the first prompt, unless it is open."""
         if self.ledger.entries:
             return
         key = self._prompt_key(messages)
@@ -101,13 +85,7 @@ class EngineTokens(TokenTrack):
         return LedgerPrompt(text, len(ledger), self._first_version, max(ledger.head - 1, 0))
 
     def parse(self, reply_ids: Sequence[int], *, whole: bool, call_ids: Sequence[str] = ()) -> ParsedTurn:
-        """Parses a sampled turn that follows the ledger.
-
-        Args:
-            reply_ids: What was sampled.
-            whole: Whether the policy has ended the turn itself.
-            call_ids: Ids of its calls, where it was parsed before.
-        """
+        """Parses a sampled turn that follows the ledger."""
         after = self.ledger.ids_from(max(0, len(self.ledger) - PROMPT_TAIL))
         return self._parser.parse(reply_ids, after=after, whole=whole, call_ids=call_ids)
 

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 
 from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCounter
 
-__all__ = ["FirstPrompt"]
-
 Tools = list[dict[str, Any]]
 
 
@@ -34,7 +32,7 @@ class _Look(NamedTuple):
 
 
 class FirstPrompt:
-    """What the policy saw on turn 1. Not thread-safe."""
+    """Holds what the policy saw on turn 1. Not thread-safe."""
 
     def __init__(
         self,
@@ -45,15 +43,7 @@ class FirstPrompt:
         tools: Tools,
         template_kwargs: Mapping[str, Any] | None,
     ) -> None:
-        """The first prompt of a rollout.
-
-        Args:
-            tokenizer: Renders the messages.
-            messages: What turn 1 was asked with.
-            echoed: How many ids the trainer's own prompt of these messages has; None where it does not say.
-            tools: Definitions that the prompt may show.
-            template_kwargs: Further variables of the template.
-        """
+        """The first prompt of a rollout."""
         # A copy, because the conversation goes on appending to its list.
         self.messages = list(messages)
         self._as_text, self._parsed = (
@@ -76,13 +66,7 @@ class FirstPrompt:
         return self._best.offset
 
     def count(self, messages: Sequence[dict[str, Any]], *, edited: bool = False, parsed: bool = False) -> int | None:
-        """The length of the prompt of a later history, rendered from the start; None where the template refuses it.
-
-        Args:
-            messages: The whole history.
-            edited: Whether it does not begin with the messages that were counted before.
-            parsed: Whether the trainer parses arguments before it renders.
-        """
+        """The length of the prompt of a later history, rendered from the start; None where the template refuses it."""
         if edited:
             self._as_text.restart()
             self._parsed.restart()
@@ -176,16 +160,12 @@ class _Form:
 
     @property
     def _now(self) -> tuple[RerenderCounter | None, int]:
-        """What counts at this moment, and by how much its prompts are shorter than the trainer's."""
+        """Returns what counts at this moment, and by how much its prompts are shorter than the trainer's."""
         return (self._unseen, 0) if self._known is None else (self._known.counter, self._known.offset)
 
     @cached_property
     def _unseen(self) -> RerenderCounter | None:
-        """A counter that begins with the trainer's own length, so that it needs no render of the first prompt.
-
-        Returns:
-            None where the trainer does not say that length, or where new messages are written otherwise with tools.
-        """
+        """A counter that begins with the trainer's own length, so that it needs no render of the first prompt."""
         if self._echoed is None or self._tokenizer.deltas_read_tools(self._all_tools, self._kwargs):
             return None
         counter = self._counter(None)

@@ -1,4 +1,4 @@
-"""Where a fork leaves its parent: the first turn that is really sampled, and what it must be sampled after.
+"""Says where a fork leaves its parent: the first turn that is really sampled, and what it must be sampled after.
 
 The turns before it are answered from the parent's record (`recorded`), so the ledger has the parent's ids. At the fork
 point:
@@ -18,8 +18,6 @@ from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_worker.conversation.tokens import TokenTrack
-
-__all__ = ["ForkPoint"]
 
 
 @dataclass(frozen=True)
@@ -50,21 +48,13 @@ class ForkPoint:
         return tokens.ledger.ids if tokens.ledger.entries else None
 
     def reach(self, tokens: TokenTrack) -> None:
-        """Makes the ledger what the turn is sampled after. Asked again after a crash, it does the same again.
-
-        Args:
-            tokens: Of the rollout, with all that came before the turn.
-        """
+        """Makes the ledger what the turn is sampled after. Asked again after a crash, it does the same again."""
         tokens.kind, tokens.found_kind = self.kind, TrainerKind.UNKNOWN
         if self.prompt_ids is not None and tokens.ledger.entries:
             tokens.ledger.accept_echo(self.prompt_ids)
 
     def check(self, tokens: TokenTrack) -> None:
-        """Checks that an engine, which is asked with the ledger, is asked with the parent's prompt.
-
-        Raises:
-            RequestFault: This worker has rendered another one.
-        """
+        """Checks that an engine, which is asked with the ledger, is asked with the parent's prompt."""
         if self.prompt_ids is not None and tokens.ledger.ids != self.prompt_ids:
             raise RequestFault(
                 f"turn {self.turn} of the parent was sampled after {len(self.prompt_ids)} ids, and this worker renders "

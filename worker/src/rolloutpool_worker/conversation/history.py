@@ -10,8 +10,6 @@ from rolloutpool_common.outcomes import Boundary
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_worker.policy import MessageBytes
 
-__all__ = ["AgentMisuse", "History", "normal_form"]
-
 
 class AgentMisuse(WorkerFault):
     """The agent asked the conversation for something that cannot be."""
@@ -76,17 +74,7 @@ class History:
 
 
 def normal_form(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Brings an agent's messages into the form in which they are journaled, sent and rendered.
-
-    Args:
-        messages: As the agent gave them.
-
-    Returns:
-        The same messages as `Message.wire` writes them.
-
-    Raises:
-        AgentMisuse: One of them is no message.
-    """
+    """Brings an agent's messages into the form in which they are journaled, sent and rendered."""
     try:
         return [message.wire() for message in TEXT_MESSAGES.validate_python(messages)]
     except ValidationError as error:

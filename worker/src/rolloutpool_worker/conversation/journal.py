@@ -33,8 +33,6 @@ from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError, StoreF
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
-__all__ = ["Journal", "RecordPlace", "StaleJournal"]
-
 Kind = TypeVar("Kind", EnvironmentRecord, TurnRecord, ObservationRecord, EditRecord)
 
 
@@ -43,7 +41,7 @@ class StaleJournal(RolloutPoolError):
 
 
 class RecordPlace:
-    """Where a branch is in the rollout's record."""
+    """Says where a branch is in the rollout's record."""
 
     def __init__(self, inherited: Sequence[tuple[int, JournalRecord]]) -> None:
         """`inherited` are the branch's records that earlier attempts wrote, each with its number."""
@@ -55,14 +53,7 @@ class RecordPlace:
         """How many of the branch's ledger's entries the records hold, up to where the agent is."""
 
     def replay(self, kind: type[Kind]) -> Kind:
-        """Takes the next record that is left, for a step that an earlier attempt has made.
-
-        Args:
-            kind: The kind of record that this step writes.
-
-        Raises:
-            StaleJournal: The next record is of another kind.
-        """
+        """Takes the next record that is left, for a step that an earlier attempt has made."""
         number, record = self.left[0]
         if not isinstance(record, kind):
             raise StaleJournal(
@@ -86,15 +77,7 @@ class Journal:
         *,
         after_write: Callable[[], None] | None = None,
     ) -> None:
-        """A journal that continues `records`, which earlier attempts wrote.
-
-        Args:
-            store: Where the records are made durable; None for a replay, which writes nothing.
-            claim: The claim under which they are written.
-            records: What was read from the store when the attempt began; may be empty.
-            drain: Ends the wait for a store that does not answer.
-            after_write: Is called after each record that this attempt has made durable.
-        """
+        """A journal that continues `records`, which earlier attempts wrote."""
         self._after_write = after_write
         self._store = store
         self._drain = drain
@@ -106,8 +89,13 @@ class Journal:
         self.called = claim.called
 
     @property
+    def records(self) -> Sequence[JournalRecord]:
+        """All records, in the order in which they were written."""
+        return self._records
+
+    @property
     def inherited(self) -> Sequence[JournalRecord]:
-        """What earlier attempts wrote."""
+        """Returns what earlier attempts wrote."""
         return self._records[: self._inherited]
 
     def place(self, branch: int) -> RecordPlace:
@@ -119,16 +107,7 @@ class Journal:
         return found
 
     async def write(self, record: JournalRecord, *, turns: int) -> None:
-        """Appends a record.
-
-        Args:
-            record: What happened.
-            turns: Model calls that have succeeded, this one included.
-
-        Raises:
-            ClaimLost: The rollout is no longer this worker's.
-            StoreError: The store does not answer, and this process shuts down.
-        """
+        """Appends a record."""
         # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
         records, store, claim = self._records, self._store, self._claim
         records.append(record)
@@ -151,24 +130,13 @@ class Journal:
         """Notes durably that this attempt sends its first model call; does nothing before its later ones.
 
         If the worker dies before the note, nobody can have sampled for it, so the next attempt may ask without doubt.
-
-        Raises:
-            ClaimLost: The rollout is no longer this worker's.
-            StoreError: The store does not answer, and this process shuts down.
         """
         if not self.called and (store := self._store) is not None:
             await retry_store(self._drain, self._claim.uid, lambda: store.model_calls.note(self._claim))
             self.called = True
 
     async def take_back_calling(self, *, certain: bool) -> None:
-        """Notes durably that nothing was asked after all, where a call was noted.
-
-        Args:
-            certain: Whether no earlier attempt can have a call in flight.
-
-        Raises:
-            StoreError: The store does not answer, and this process shuts down.
-        """
+        """Notes durably that nothing was asked after all, where a call was noted."""
         if self.called and (store := self._store) is not None:
             await retry_store(
                 self._drain,

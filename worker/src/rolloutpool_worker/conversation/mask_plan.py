@@ -1,4 +1,4 @@
-"""Which `response_mask` a turn is asked with, and what the trainer's reply teaches about it.
+"""Says which `response_mask` a turn is asked with, and what the trainer's reply teaches about it.
 
 The mask on the wire is a list of zeros, one for each prompt token that the trainer has not seen before. Two lengths can
 be right, and they differ when a trainer that renders history again gets other ids than were sampled:
@@ -35,30 +35,11 @@ from rolloutpool_common.protocol.journal import MaskPlan, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.tokens.comparison import EchoKind
 
-__all__ = ["check_accepted", "impossible", "infer_kind", "plan"]
-
 
 def plan(
     mode: MaskMode, kind: TrainerKind, exact: int, rerender: int | None, turn: int, *, parsed: int | None = None
 ) -> MaskPlan:
-    """What to send on a turn from 2 on, where the trainer may render history again.
-
-    Args:
-        mode: `rerender` or `auto`; with `exact` there is nothing to decide.
-        kind: What is known of the trainer.
-        exact: Tokens that the ledger adds after the last sampled one.
-        rerender: Tokens that a trainer counts which renders again, maybe negative; None where the template refuses the
-            history, or where it was not counted.
-        turn: The number of the turn, for errors.
-        parsed: The same for a trainer that parses arguments.
-
-    Returns:
-        The lengths to try, in their order.
-
-    Raises:
-        MaskImpossible: The mode is `rerender`, and that is negative.
-        TemplateRefusedTurn: Only `rerender` would do, and there is none.
-    """
+    """Returns what to send on a turn from 2 on, where the trainer may render history again."""
     if mode is MaskMode.RERENDER or kind.renders_again:
         counted = (parsed, rerender) if kind is TrainerKind.RERENDERS_PARSED else (rerender, parsed)
         found = [n for n in counted if n is not None]
@@ -77,27 +58,12 @@ def plan(
 
 
 def impossible(rerender: int, turn: int) -> MaskImpossible:
-    """Makes the error for a rerender that has fewer tokens than were sampled.
-
-    Args:
-        rerender: The negative length.
-        turn: The number of the turn.
-    """
+    """Makes the error for a rerender that has fewer tokens than were sampled."""
     return MaskImpossible(f"turn {turn}: {-rerender} tokens fewer: {MaskImpossible.__doc__}")
 
 
 def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind, new: int) -> TrainerKind:
-    """Infers the trainer's kind from an echo.
-
-    Args:
-        kind: What was known before.
-        plan: How the turn was asked.
-        echo: How the trainer's prompt compares with the ledger.
-        new: Tokens of the echoed prompt that the trainer had not seen before.
-
-    Returns:
-        The kind that the echo shows; `kind` where it shows none.
-    """
+    """Infers the trainer's kind from an echo."""
     # Sampled ids have changed, and only a trainer that renders again changes them.
     if echo is EchoKind.FORK:
         as_text, parsed = plan.rerender == new, plan.parsed == new
@@ -115,18 +81,7 @@ def infer_kind(kind: TrainerKind, plan: MaskPlan, echo: EchoKind, new: int) -> T
 
 
 def check_accepted(plan: MaskPlan, sent: int, new: int, turn: int) -> None:
-    """Checks that a trainer's prompt has as many new tokens as the mask that it accepted.
-
-    Args:
-        plan: How the turn was asked.
-        sent: Length of the accepted mask.
-        new: Tokens of the echoed prompt that the trainer had not seen before.
-        turn: The number of the turn, for the error.
-
-    Raises:
-        MaskDisproved: The two differ; the error names the mode that fits this trainer.
-        MaskImpossible: Our own render of the history is also that much shorter than what the trainer had before.
-    """
+    """Checks that a trainer's prompt has as many new tokens as the mask that it accepted."""
     if new != sent and new < 0 and new in (plan.rerender, plan.parsed):
         raise impossible(new, turn)
     if new != sent:

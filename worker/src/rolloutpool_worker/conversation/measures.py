@@ -1,60 +1,13 @@
-"""What a result reports about a conversation besides its tokens: turns, drift, times, warnings."""
+"""Says what a result reports about a conversation besides its tokens: turns, drift, times, warnings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rolloutpool_common.protocol.drift import NO_DRIFT, DriftLabel
-from rolloutpool_common.protocol.environments import EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.environments import EnvironmentStep
 from rolloutpool_common.protocol.journal import ObservationRecord, TurnRecord
-from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.replay import RecordedEdit, RecordedStep, turn_digest
 from rolloutpool_common.protocol.result import Alignment, StopToken, ToolTime, TurnSummary
-from rolloutpool_common.tokens.entries import ForkEntry, SampledEntry
-
-__all__ = ["Measures", "PastRecord"]
-
-
-MOST_SNAPSHOTS = 256 * 1024
-"""Characters of an environment's snapshots, over all turns of a rollout."""
-
-
-@dataclass
-class PastRecord:
-    """What a replay needs of a rollout and its result has nowhere else (`protocol/replay.py`)."""
-
-    turns: list[str] = field(default_factory=list)
-    """A digest for each turn."""
-    edits: list[tuple[int, list[dict[str, Any]], int]] = field(default_factory=list)
-    """Of each edit: the last turn before it, the transcript before it, how many messages it left."""
-    steps: list[RecordedStep] = field(default_factory=list)
-    snapshots: dict[int, str] = field(default_factory=dict)
-    """By turn; the oldest are dropped where all would be too long."""
-
-    def add_turn(self, record: TurnRecord) -> None:
-        """Notes the digest of a turn, from the texts that its journal record has anyway."""
-        sampled = (entry for entry in record.entries if isinstance(entry, SampledEntry) and entry.ids)
-        parts = [(entry.ids, entry.logprobs if entry.train else "") for entry in sampled]
-        self.turns.append(turn_digest(record.message, parts))
-
-    def add_steps(self, turn: int, facts: EnvironmentFacts) -> None:
-        """Notes what an environment said after a turn."""
-        self.steps += (RecordedStep(turn=turn, place=s.place, reward=s.reward, done=s.done) for s in facts.steps)
-        if facts.snapshot is not None:
-            self.snapshots[turn] = facts.snapshot
-            while sum(map(len, self.snapshots.values())) > MOST_SNAPSHOTS:
-                del self.snapshots[next(iter(self.snapshots))]
-
-    def add_edit(self, turn: int, before: Sequence[dict[str, Any]], kept: int) -> None:
-        """Notes an edit of the history, before it is made."""
-        self.edits.append((turn, list(before), kept))
-
-    def recorded_edits(self) -> list[RecordedEdit]:
-        """Returns the edits as a result has them."""
-        return [
-            RecordedEdit(turn=turn, before=[Message.model_validate(message) for message in before], kept=kept)
-            for turn, before, kept in self.edits
-        ]
+from rolloutpool_common.tokens.entries import ForkEntry
 
 
 @dataclass
@@ -86,15 +39,9 @@ class Measures:
     """What the rollout's environment said to each call or message."""
     zero_logprobs: bool = True
     """Whether every log-probability so far was 0.0, which no real policy reports."""
-    past: PastRecord | None = None
-    """What only a replay needs; None where the result carries no record for one."""
 
     def add_turn(self, record: TurnRecord) -> None:
-        """Counts a turn: its tokens, time, drift, and what later warnings need.
-
-        Args:
-            record: Of the turn, replayed or new.
-        """
+        """Counts a turn: its tokens, time, drift, and what later warnings need."""
         summary = record.summary
         self.last[record.branch] = len(self.turns)
         self.turns.append(summary)
@@ -108,8 +55,6 @@ class Measures:
         # Most turns have one entry, of what was sampled.
         if len(record.entries) > 1:
             self.forked = self.forked or any(isinstance(entry, ForkEntry) for entry in record.entries)
-        if self.past is not None:
-            self.past.add_turn(record)
         if self.traced:
             self.trace.append(
                 {
@@ -123,19 +68,13 @@ class Measures:
             )
 
     def add_observation(self, record: ObservationRecord) -> None:
-        """Counts the tool calls that followed a turn, and their time.
-
-        Args:
-            record: Of what followed, replayed or new; the turn itself was added before.
-        """
+        """Counts the tool calls that followed a turn, and their time."""
         self.tools_ms += record.tools_ms
         self.tool_calls += record.tool_calls
         if record.warnings:
             self.tool_warnings.update(record.warnings)
         if record.environment is not None:
             self.steps += record.environment.steps
-            if self.past is not None:
-                self.past.add_steps(len(self.turns), record.environment)
         last = self.last[record.branch]
         if record.times:
             self.tools[last] = [*record.times]
@@ -160,12 +99,7 @@ class Measures:
         return Alignment.FORKED if self.forked else Alignment.EXACT
 
     def warnings(self) -> list[str]:
-        """Lists what a trainer should look at although nothing failed.
-
-        Returns:
-            `stop_token_withheld`: the trainer keeps back the ids that end turns. `zero_logprobs`: it reports 0.0 for
-            every sampled token. `tool_blocked:NAME`, `tool_memory:NAME`: this tool harmed the rollouts beside it.
-        """
+        """Lists what a trainer should look at although nothing failed."""
         ended = [turn.stop for turn in self.turns if turn.stop is not StopToken.ABSENT]
         found = []
         # One such turn may be chance; where every turn that ended by itself lacks its stop id, the server withholds it.

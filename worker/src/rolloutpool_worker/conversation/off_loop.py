@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from rolloutpool_worker.tools.limits import size_of
 
-__all__ = ["MESSAGE", "OFF_LOOP", "change_off_loop", "off_loop", "rendering_size"]
-
 T = TypeVar("T")
 
 OFF_LOOP = 16_000
@@ -19,16 +17,7 @@ times that when a shape is rendered for the first time. Tokenising 500 character
 
 
 async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
-    """Calls a function, in a thread if it would take long.
-
-    Args:
-        size: Characters or ids that it works on; more than `OFF_LOOP` are worth a thread.
-        function: Must be safe in a thread while the event loop goes on.
-        *args: Its arguments.
-
-    Returns:
-        What it returns.
-    """
+    """Calls a function, in a thread if it would take long."""
     return await asyncio.to_thread(function, *args) if size > OFF_LOOP else function(*args)
 
 

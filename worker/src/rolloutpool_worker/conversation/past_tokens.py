@@ -9,15 +9,9 @@ from rolloutpool_common.protocol.completions import PastTokens
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.segments import SegmentKind
 
-__all__ = ["past_tokens"]
-
 
 def past_tokens(ledger: TokenLedger) -> PastTokens:
-    """Says which ids the current sample has, and which of them each turn sampled.
-
-    Args:
-        ledger: Of the rollout.
-    """
+    """Says which ids the current sample has, and which of them each turn sampled."""
     turns: dict[int, tuple[int, int]] = {}
     for segment in ledger.segments:
         if segment.kind is SegmentKind.SAMPLED:

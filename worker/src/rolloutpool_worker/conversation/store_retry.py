@@ -15,8 +15,6 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import StoreFull, StoreUnavailable
 from rolloutpool_worker.drain import Drain
 
-__all__ = ["retry_store"]
-
 _log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
@@ -33,18 +31,7 @@ async def retry_store(
     *,
     after: StoreUnavailable | StoreFull | None = None,
 ) -> T:
-    """Calls the store until it answers.
-
-    Args:
-        drain: Once it has begun, the next failure is raised.
-        uid: The rollout, for the log.
-        call: Makes the call; must be harmless when it arrives twice, because a lost answer looks like an outage.
-        after: How a first call has failed, which the caller made itself.
-
-    Raises:
-        StoreUnavailable: If the process shuts down while Redis does not answer.
-        StoreFull: If the process shuts down while Redis is out of memory.
-    """
+    """Calls the store until it answers."""
     failed, failures = after, 0
     while True:
         if failed is not None:

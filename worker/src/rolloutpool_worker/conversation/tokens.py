@@ -27,8 +27,6 @@ from rolloutpool_worker.conversation.trainer_kinds import Agreement
 from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
 
-__all__ = ["TokenTrack"]
-
 MOST_COUNTED = 1_000_000
 """Characters of new messages that are tokenised on the chance that the trainer renders again. 10 MB take 15 s."""
 MOST_COMPARED = 65_536
@@ -55,16 +53,7 @@ class TokenTrack:
         *,
         compares_tools: bool = False,
     ) -> None:
-        """Tokens of a rollout that has none yet.
-
-        Args:
-            spec: The rollout.
-            tokenizer: Renders new messages.
-            tools: The definitions that the first prompt may show.
-            kind: What other rollouts have learned of the trainer: a first guess.
-            agreement: How far the turns of this trainer have agreed; None begins with nothing.
-            compares_tools: Whether to look which tools the first prompt shows; one rollout of a batch does.
-        """
+        """Tokens of a rollout that has none yet."""
         self.ledger = TokenLedger(tokenizer.fingerprint)
         self.kind = kind
         self._spec = spec
@@ -94,23 +83,13 @@ class TokenTrack:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the result is to say: of the first prompt's tools, and of deltas that may be wrong."""
+        """Returns what the result is to say: of the first prompt's tools, and of deltas that may be wrong."""
         return (*self._wrong_tools, *(["delta_doubted"] if self._tokenizer.doubts.concern(self._uses) else []))
 
     # --- before a call ------------------------------------------------------------------------------------------
 
     async def plan_mask(self, messages: Sequence[dict[str, Any]], turn: int, *, edited: bool = False) -> MaskPlan:
-        """Which mask lengths to try for a turn from 2 on.
-
-        Args:
-            messages: The whole history that is asked.
-            turn: The number of that turn.
-            edited: Whether the history was edited since the last turn; then all of it is new to the trainer.
-
-        Raises:
-            MaskImpossible: The mode is `rerender`, and that is negative.
-            TemplateRefusedTurn: Only `rerender` would do, and the template refuses the history.
-        """
+        """Returns which mask lengths to try for a turn from 2 on."""
         spec = self._spec
         # An edited history in the ledger is our own render; the trainer's is longer by the offset.
         exact = len(self.ledger) + self._opened.offset if edited else self.ledger.pending_glue
@@ -137,14 +116,7 @@ class TokenTrack:
     async def _count(
         self, messages: Sequence[dict[str, Any]], *, edited: bool, parsed: bool = False, anew: bool = False
     ) -> int | None:
-        """How many ids are new to a trainer that renders again; None where the template refuses the history.
-
-        Args:
-            messages: The whole history that is asked.
-            edited: Whether it was edited since the last turn.
-            parsed: Whether the trainer parses arguments before it renders.
-            anew: Whether to render all of it, even where the new messages would do.
-        """
+        """How many ids are new to a trainer that renders again; None where the template refuses the history."""
         first, length = self._opened, None
         if not edited and not anew:
             new = messages[first.counted(parsed=parsed) :]
@@ -156,16 +128,7 @@ class TokenTrack:
         return None if length is None else length - self._known(edited)
 
     async def replan(self, messages: Sequence[dict[str, Any]], planned: PlannedTurn) -> MaskPlan:
-        """Which further mask lengths to try, after the trainer has refused all of a plan's with 422.
-
-        Args:
-            messages: The whole history that is asked.
-            planned: How it was asked.
-
-        Returns:
-            A plan of the lengths that were not tried. None are left where the batch or the trainer has said that only
-            `exact` is right.
-        """
+        """Returns which further mask lengths to try, after the trainer has refused all of a plan's with 422."""
         plan, mode, edited = planned.plan, self._spec.mask_mode, planned.edited
         # Whoever keeps ids renders an edited history all the same, in either form.
         keeps = mode is MaskMode.AUTO and self.kind is TrainerKind.KEEPS_IDS and self._declared and not edited
@@ -181,7 +144,7 @@ class TokenTrack:
         return MaskPlan(tuple(left), plan.exact, rerender, parsed)
 
     def offer_prefix(self, turn: int, *, edited: bool) -> Echo | None:
-        """What the trainer may leave out of its echo; see `EchoVerifier.offer`."""
+        """Returns what the trainer may leave out of its echo; see `EchoVerifier.offer`."""
         return self._echoes.offer(turn, edited=edited)
 
     def known_echo(self) -> EchoText | None:
@@ -201,11 +164,7 @@ class TokenTrack:
     async def ingest_reply(
         self, reply: Reply, messages: Sequence[dict[str, Any]], asked: AskedTurn, *, train: bool
     ) -> VerifiedEcho:
-        """Checks a reply against the ledger, appends what was sampled, and returns how the trainer's prompt differs.
-
-        Raises:
-            RolloutError: The reply proves that ids or masks would be wrong; the ledger has nothing of it.
-        """
+        """Checks a reply against the ledger, appends what was sampled, and returns how the trainer's prompt differs."""
         verified = await (self._open(reply, messages) if asked.turn == 1 else self._follow(reply, asked, messages))
         # Last, because what the trainer says of itself counts more than what an echo has shown.
         if reply.keeps_ids is not None:
@@ -221,12 +180,7 @@ class TokenTrack:
         return verified
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
-        """Follows a journaled turn whose entries the ledger has absorbed.
-
-        Args:
-            kind: What was known of the trainer after the turn.
-            messages: What the turn was asked with.
-        """
+        """Follows a journaled turn whose entries the ledger has absorbed."""
         self.kind = kind
         if self._first is None:
             # This is turn 1, so nothing has forked yet, and the first segment is the trainer's first prompt.
@@ -248,7 +202,7 @@ class TokenTrack:
         if echo is None or verified.comparison is None:
             return verified
         plan, sent, skipped = asked.plan, asked.mask_length, reply.prefix + reply.repeated
-        # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0004).
+        # A batch that names its mode wants that mask, whatever the echo says (docs/decisions/0001).
         if plan is not None and sent is not None and self._spec.mask_mode is not MaskMode.EXACT:
             new = skipped + len(echo) - self._known(asked.edited)
             forked = verified.comparison.kind is EchoKind.FORK and not asked.edited
@@ -299,12 +253,7 @@ class TokenTrack:
         return self._first
 
     def stop_of(self, reply: Reply) -> StopToken:
-        """How the end of a turn shows in its ids.
-
-        Returns:
-            SAMPLED where the last id is a stop id; ABSENT where sampling stopped at a length; else WITHHELD, because
-            the turn has ended and its stop id is missing.
-        """
+        """How the end of a turn shows in its ids."""
         if reply.token_ids and reply.token_ids[-1] in self._tokenizer.stop_ids:
             return StopToken.SAMPLED
         return StopToken.ABSENT if reply.finish_reason == "length" else StopToken.WITHHELD
@@ -315,10 +264,6 @@ class TokenTrack:
         """Renders what follows a sampled turn; replaces the earlier render of a prefix of these messages.
 
         `messages` are all after the policy's last one, because some templates merge them; `past` are those up to it.
-
-        Raises:
-            TemplateRefusedTurn: The template cannot render them after what the policy sampled.
-            TemplateUnusable: The template cannot even render an ordinary tool result, or changes what others typed.
         """
         if self._reads_tools is None:
             self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
@@ -371,15 +316,7 @@ class TokenTrack:
             raise TemplateRefusedTurn(f"turn {turn}: {refused.message}") from None
 
     async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
-        """Makes an edited history the context: a new sample, whose prompt is the whole of it.
-
-        Args:
-            messages: The whole edited history.
-            turn: The last turn that was sampled.
-
-        Raises:
-            TemplateUnusable: The template refuses these messages.
-        """
+        """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
         self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""What this process knows of its trainers, so that one rollout need not find out what another has learned.
+"""Says what this process knows of its trainers, so that one rollout need not find out what another has learned.
 
 1. A rollout begins with what is known of its endpoint, tokenizer and template: here, or else in Redis (one read, and
    not again for `ASK_AGAIN_SECONDS`).
@@ -21,8 +21,6 @@ from cachetools import TTLCache
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.trainers import KEEP_SECONDS, KnownTrainers
-
-__all__ = ["Agreement", "TrainerKinds"]
 
 REMEMBERED = 4096
 """Trainers whose kind is remembered in a process."""
@@ -72,7 +70,7 @@ class Agreement:
 
 
 class TrainerKinds:
-    """What this process has learned of its trainers, and what Redis knows."""
+    """Holds what this process has learned of its trainers, and what Redis knows."""
 
     def __init__(self, shared: KnownTrainers) -> None:
         self._shared = shared
@@ -82,23 +80,12 @@ class TrainerKinds:
         self._agreements: TTLCache[str, Agreement] = TTLCache(REMEMBERED, KEEP_SECONDS / 2)
 
     def agreement(self, spec: RolloutSpec) -> Agreement:
-        """Returns how far the turns of a rollout's trainer have agreed in this process; begun anew every five minutes.
-
-        Args:
-            spec: The rollout; its endpoint stands for the trainer.
-        """
+        """Returns how far the turns of a rollout's trainer have agreed in this process; anew every five minutes."""
         # A trainer can be exchanged for another one at the same address.
         return self._agreements.setdefault(_name(spec), Agreement())
 
     async def of(self, spec: RolloutSpec) -> TrainerKind:
-        """Returns the kind of the trainer that a rollout calls, as far as it is known.
-
-        Args:
-            spec: The rollout; its endpoint stands for the trainer.
-
-        Raises:
-            StoreError: Redis does not answer.
-        """
+        """Returns the kind of the trainer that a rollout calls, as far as it is known."""
         name = _name(spec)
         known = self._known.get(name)
         if known is None and name not in self._asked:
@@ -110,12 +97,7 @@ class TrainerKinds:
         return known or TrainerKind.UNKNOWN
 
     def learned(self, spec: RolloutSpec, kind: TrainerKind) -> None:
-        """Remembers what a rollout knows of its trainer at its end; UNKNOWN overwrites nothing.
-
-        Args:
-            spec: The rollout.
-            kind: What it knows.
-        """
+        """Remembers what a rollout knows of its trainer at its end; UNKNOWN overwrites nothing."""
         if kind is TrainerKind.UNKNOWN:
             return
         name = _name(spec)
@@ -124,11 +106,7 @@ class TrainerKinds:
             self._known[name] = self._news[name] = kind
 
     async def share(self) -> None:
-        """Writes to Redis what was learned since the last call.
-
-        Raises:
-            StoreError: Redis does not answer; what is not written is tried again with the next call.
-        """
+        """Writes to Redis what was learned since the last call."""
         for name, kind in list(self._news.items()):
             await self._shared.learn(name, kind)
             if self._news.get(name) is kind:

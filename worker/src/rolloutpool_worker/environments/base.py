@@ -1,4 +1,4 @@
-"""What an environment is, and how to add one.
+"""Says what an environment is, and how to add one.
 
 An environment gives each rollout a session: a game, a browser, a database. The pool opens it, passes on what the policy
 does, asks for a score, and closes it, whatever happens in between.
@@ -45,8 +45,6 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_worker.plugins import Registry
 
-__all__ = ["ENVIRONMENTS", "Environment", "EnvironmentFull", "OpenedSession", "SessionScore", "StepAnswer"]
-
 
 class EnvironmentFull(RolloutPoolError):
     """The environment has no room for another session now; the rollout waits in the queue."""
@@ -69,7 +67,7 @@ class OpenedSession:
 
 @dataclass(frozen=True)
 class StepAnswer:
-    """What an environment says to a call or a message."""
+    """Holds what an environment says to a call or a message."""
 
     content: str
     """What the policy reads."""
@@ -83,7 +81,7 @@ class StepAnswer:
 
 @dataclass(frozen=True)
 class SessionScore:
-    """What a rollout is worth."""
+    """Holds what a rollout is worth."""
 
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)

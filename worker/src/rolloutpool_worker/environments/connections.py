@@ -22,8 +22,6 @@ import httpx
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
 
-__all__ = ["MOST_REPLY_BYTES", "RedirectRefused", "ReplyTooLarge", "ServerConnections", "attempt_headers"]
-
 READ_SECONDS = 600.0
 """A stream of notifications may be silent for so long."""
 MOST_REPLY_BYTES = 8 * 2**20
@@ -50,24 +48,12 @@ class ServerConnections:
     """The connections of one environment; for one event loop."""
 
     def __init__(self, targets: Targets) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            targets: Hosts that may be called.
-        """
+        """Connects to nothing yet."""
         self._targets = targets
         self._transport: AiohttpTransport | None = None
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """Sends a request and reads the head of its reply. The caller closes the response.
-
-        Returns:
-            The reply. Reading its body raises `ReplyTooLarge` where that is too long.
-
-        Raises:
-            RedirectRefused: The server has answered with a redirect.
-            TargetRefused, OverflowError, UnicodeError, httpx.InvalidURL, httpx.TransportError: As the transport does.
-        """
+        """Sends a request and reads the head of its reply. The caller closes the response."""
         response = await self._opened().handle_async_request(request)
         if 300 <= response.status_code < 400:
             await response.aclose()
@@ -114,11 +100,5 @@ class _BoundedBody(httpx.AsyncByteStream):
 
 
 def attempt_headers(headers: Mapping[str, str], rollout_uid: str, attempt: int) -> dict[str, str]:
-    """Adds to the operator's headers for which rollout and attempt a request is.
-
-    Args:
-        headers: The operator's, for each request.
-        rollout_uid: The rollout.
-        attempt: Of the rollout.
-    """
+    """Adds to the operator's headers for which rollout and attempt a request is."""
     return {**headers, "X-Rollout-Id": rollout_uid, "X-Rollout-Attempt": str(attempt)}

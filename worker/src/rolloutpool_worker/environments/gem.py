@@ -23,8 +23,6 @@ from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.package import PackageEnvironment, as_json
 
-__all__ = ["GemEnvironment"]
-
 LONGEST_CALL_SECONDS = 5.0
 
 

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from rolloutpool_common.process.metrics import SESSIONS
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment, EnvironmentFull
 
-__all__ = ["CLOSE_SECONDS", "EnvironmentHost", "SessionTicket", "close_environments"]
-
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
@@ -48,13 +46,7 @@ class EnvironmentHost:
     """The sessions of one worker process."""
 
     def __init__(self, *, seconds: float, result_bytes: int, tool_servers: Environment | None = None) -> None:
-        """Opens nothing.
-
-        Args:
-            seconds: For each `open`, call, step and score.
-            result_bytes: How much of an answer the policy is shown.
-            tool_servers: Those of protocol v1's rollouts; None where the operator does not allow them.
-        """
+        """Opens nothing."""
         self.seconds = seconds
         self.result_bytes = result_bytes
         self.tool_servers = tool_servers
@@ -66,17 +58,7 @@ class EnvironmentHost:
         return len(self._tickets)
 
     async def enter(self, name: str, environment: Environment, uid: str, attempt: int) -> SessionTicket:
-        """Waits for a place, and cuts off older attempts.
-
-        Args:
-            name: The environment's.
-            environment: Says how many places there are.
-            uid: The rollout.
-            attempt: Of the rollout.
-
-        Raises:
-            EnvironmentFull: There was no place for long.
-        """
+        """Waits for a place, and cuts off older attempts."""
         if environment.places is not None:
             places = self._places.setdefault(name, asyncio.Semaphore(environment.places))
             try:
@@ -96,14 +78,7 @@ class EnvironmentHost:
         return ticket
 
     async def leave(self, ticket: SessionTicket) -> None:
-        """Closes a session and gives its place back; the second time, only waits for the first.
-
-        Args:
-            ticket: As `enter` returned it.
-
-        Raises:
-            CancelledError: The caller was cancelled; the session is closed all the same.
-        """
+        """Closes a session and gives its place back; the second time, only waits for the first."""
         if ticket.closing is None:
             ticket.closing = asyncio.create_task(self._close(ticket))
         # The close goes on where this caller is cancelled: by a second SIGTERM, say.

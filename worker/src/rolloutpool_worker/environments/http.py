@@ -42,8 +42,6 @@ from rolloutpool_worker.environments.base import Environment, EnvironmentFull, O
 from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.environments.server_calls import ServerCalls, ServerReply
 
-__all__ = ["HttpEnvironment", "HttpServer"]
-
 FULL = frozenset({429, 503})
 SAID_TO_POLICY = frozenset({400, 422})
 """A FastAPI server's words for a call that it cannot take."""
@@ -96,13 +94,7 @@ class HttpEnvironment(Environment):
     """One such server."""
 
     def __init__(self, name: str, server: HttpServer, targets: Targets) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            name: For messages.
-            server: Where it is, and what it declares.
-            targets: Hosts that may be called.
-        """
+        """Connects to nothing yet."""
         self.crash = server.crash
         self.places = server.places
         self._name = name

@@ -28,8 +28,6 @@ from rolloutpool_worker.environments.connections import ServerConnections, attem
 from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
 from rolloutpool_worker.plugin_errors import PluginError
 
-__all__ = ["McpEnvironment", "McpServer"]
-
 CALL_SECONDS = 600.0
 """The SDK's own limit of a call; that of the session is shorter."""
 
@@ -75,17 +73,7 @@ class McpEnvironment(Environment):
     def __init__(
         self, name: str, server: McpServer, targets: Targets, connections: ServerConnections | None = None
     ) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            name: For messages.
-            server: Where it is, and what it declares.
-            targets: Hosts that may be called.
-            connections: Shared with other servers; None makes its own.
-
-        Raises:
-            PluginBroken: The SDK is not installed.
-        """
+        """Connects to nothing yet."""
         mcp_sdk.check_installed()
         self.crash = server.crash
         self.places = server.places

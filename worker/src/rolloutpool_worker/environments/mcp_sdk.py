@@ -30,8 +30,6 @@ from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.plugins import PluginBroken
 
-__all__ = ["McpConnection", "McpTool", "McpToolAnswer", "check_installed", "http_client", "stdio_client"]
-
 T = TypeVar("T")
 
 MOST_PAGES = 100
@@ -49,7 +47,7 @@ class McpTool:
 
 @dataclass(frozen=True)
 class McpToolAnswer:
-    """What a tool has answered."""
+    """Holds what a tool has answered."""
 
     text: str
     is_error: bool
@@ -78,14 +76,7 @@ def check_installed() -> None:
 
 
 def http_client(url: str, headers: Mapping[str, str], connections: ServerConnections, *, sessions: bool) -> Connect:
-    """Prepares connections to a server behind a URL (streamable HTTP).
-
-    Args:
-        url: Of the server's endpoint.
-        headers: For each request.
-        connections: Of the environment.
-        sessions: Whether the server must keep a session.
-    """
+    """Prepares connections to a server behind a URL (streamable HTTP)."""
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[McpClient]:
@@ -107,14 +98,7 @@ def http_client(url: str, headers: Mapping[str, str], connections: ServerConnect
 
 
 def stdio_client(command: str, arguments: list[str], env: Mapping[str, str], *, sessions: bool) -> Connect:
-    """Prepares servers that are processes of their own, one for each connection.
-
-    Args:
-        command: The program.
-        arguments: Its arguments.
-        env: Added to a small environment of the SDK's; the worker's own is not passed on.
-        sessions: Whether the server must keep a session.
-    """
+    """Prepares servers that are processes of their own, one for each connection."""
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[McpClient]:
@@ -238,11 +222,7 @@ class McpConnection:
     """A connection in a task of its own, for one session."""
 
     def __init__(self, connect: Connect) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            connect: As `http_client` or `stdio_client` made it.
-        """
+        """Connects to nothing yet."""
         self._connect = connect
         self._asked: asyncio.Queue[tuple[str, dict[str, Any], float, asyncio.Future[McpToolAnswer]] | None]
         self._asked = asyncio.Queue()
@@ -260,17 +240,7 @@ class McpConnection:
         return await self._until_answered(ready)
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> McpToolAnswer:
-        """Calls a tool, once.
-
-        Args:
-            name: Of the tool.
-            arguments: For it.
-            seconds: For the SDK's own limit; a caller that waits less long cancels this call.
-
-        Raises:
-            ConnectionError: The connection has ended.
-            Exception: Whatever else the SDK raises.
-        """
+        """Calls a tool, once."""
         if self._task is None or self._task.done():
             raise ConnectionError("the connection has ended")
         answer: asyncio.Future[McpToolAnswer] = asyncio.get_running_loop().create_future()

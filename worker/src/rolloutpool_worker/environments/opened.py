@@ -1,4 +1,4 @@
-"""What an environment says of a session that it has opened or restored, checked field by field.
+"""Says what an environment says of a session that it has opened or restored, checked field by field.
 
 An environment is a plug-in, so it may return anything. What the pool cannot use is named with its field, and is the
 environment's fault: the same would come again, so the rollout is not tried again.
@@ -16,8 +16,6 @@ from pydantic import ValidationError
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments.base import OpenedSession
 
-__all__ = ["MOST_TOOLS", "MOST_TOOLS_BYTES", "CheckedOpening", "OpeningInvalid", "checked_opening"]
-
 MOST_TOOLS = 256
 """Definitions of one session; all of them are part of the prompt."""
 MOST_TOOLS_BYTES = 2**20
@@ -30,7 +28,7 @@ class OpeningInvalid(ValueError):
 
 @dataclass(frozen=True)
 class CheckedOpening:
-    """What a session begins with."""
+    """Holds what a session begins with."""
 
     messages: list[dict[str, Any]]
     tools: list[ToolDefinition]
@@ -38,14 +36,7 @@ class CheckedOpening:
 
 
 def checked_opening(opened: OpenedSession) -> CheckedOpening:
-    """Checks a session that was opened.
-
-    Args:
-        opened: As the environment returned it.
-
-    Raises:
-        OpeningInvalid: A field cannot be used.
-    """
+    """Checks a session that was opened."""
     for name in ("messages", "tools"):
         if not isinstance(getattr(opened, name), list | tuple):
             raise OpeningInvalid(f"{name} is no list but {type(getattr(opened, name)).__name__}")

@@ -45,8 +45,6 @@ from rolloutpool_worker.environments.server_calls import ServerCalls
 from rolloutpool_worker.environments.websocket import SessionSocket
 from rolloutpool_worker.tools import ToolFailed
 
-__all__ = ["OpenEnvEnvironment", "OpenEnvServer"]
-
 _log = logging.getLogger(__name__)
 
 GOODBYE = {"type": "close"}
@@ -98,13 +96,7 @@ class OpenEnvEnvironment(Environment):
     """One such server."""
 
     def __init__(self, name: str, server: OpenEnvServer, targets: Targets) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            name: For messages.
-            server: Where it is, and what it declares.
-            targets: Hosts that may be called.
-        """
+        """Connects to nothing yet."""
         self.crash = server.crash
         self.places = server.places
         self.by_text = server.action_field is not None
@@ -267,7 +259,7 @@ def _text_of(value: Any) -> str:
 
 
 def _faults(errors: Any) -> str:
-    """What pydantic has found, without the input."""
+    """Returns what pydantic has found, without the input."""
     found = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
     said = [f"{'.'.join(map(str, error.get('loc') or ()))}: {error.get('msg')}" for error in found[:10]]
     return "; ".join(said) or "the server does not say why"

@@ -29,8 +29,6 @@ from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvS
 from rolloutpool_worker.environments.package import PackageGame
 from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 
-__all__ = ["EnvironmentsFileInvalid", "load_environments"]
-
 SETTING = "ROLLOUTPOOL_ENVIRONMENTS_FILE"
 KINDS: dict[str, tuple[type[BaseModel], Callable[[str, Any, Targets], Environment]]] = {
     "gem": (PackageGame, lambda name, game, _: GemEnvironment(name, game)),
@@ -47,17 +45,7 @@ class EnvironmentsFileInvalid(RolloutPoolError):
 
 
 def load_environments(path: Path, targets: Targets) -> None:
-    """Registers the environments of the operator's file.
-
-    Args:
-        path: The file.
-        targets: Hosts that may be called.
-
-    Raises:
-        EnvironmentsFileInvalid: It cannot be read, says nonsense, or names a host that may not be called.
-        NameTaken: A plug-in has the name of one of them.
-        PluginBroken: A kind needs a package that is not installed or has no such environment.
-    """
+    """Registers the environments of the operator's file."""
     for name, entry in _read(path).items():
         ENVIRONMENTS.register(name, _make(name, entry, targets, path))
 

@@ -27,8 +27,6 @@ from rolloutpool_worker.environments.base import Environment, OpenedSession, Ses
 from rolloutpool_worker.environments.session_thread import SessionThread
 from rolloutpool_worker.plugins import PluginBroken, import_plugins
 
-__all__ = ["PackageEnvironment", "PackageGame", "as_json"]
-
 
 class PackageGame(BaseModel):
     """One entry of the operator's file."""
@@ -69,15 +67,7 @@ class PackageEnvironment(Environment):
     """What is installed."""
 
     def __init__(self, name: str, entry: PackageGame) -> None:
-        """Imports the package, and makes nothing yet.
-
-        Args:
-            name: For messages.
-            entry: What the operator has said.
-
-        Raises:
-            PluginBroken: The package is not installed, a module cannot be imported, or none has registered the `id`.
-        """
+        """Imports the package, and makes nothing yet."""
         if importlib.util.find_spec(self.package) is None:
             raise PluginBroken(f"environment {name} needs a package: pip install {self.distribution}")
         self.crash = entry.crash
@@ -94,41 +84,20 @@ class PackageEnvironment(Environment):
         raise NotImplementedError
 
     def begin(self, task: Any, seed: int | None) -> tuple[Any, list[dict[str, Any]]]:
-        """Makes a game; returns it with the messages that it begins with.
-
-        Args:
-            task: As the rollout gives it.
-            seed: As the rollout gives it.
-
-        Raises:
-            RequestFault: The task is wrong.
-        """
+        """Makes a game; returns it with the messages that it begins with."""
         raise NotImplementedError
 
     def act(self, game: Any, text: str) -> StepAnswer:
-        """Answers a message.
-
-        Args:
-            game: As `begin` made it.
-            text: What the policy wrote.
-        """
+        """Answers a message."""
         raise NotImplementedError
 
     def parts(self, game: Any) -> dict[str, float]:
-        """Returns what else the game says of itself at the end, as numbers.
-
-        Args:
-            game: As `begin` made it.
-        """
+        """Returns what else the game says of itself at the end, as numbers."""
         del game
         return {}
 
     def end(self, game: Any) -> None:
-        """Frees what a game holds.
-
-        Args:
-            game: As `begin` made it.
-        """
+        """Frees what a game holds."""
         if hasattr(game, "close"):
             game.close()
 
@@ -169,11 +138,7 @@ class PackageEnvironment(Environment):
 
 
 def as_json(info: Any) -> dict[str, Any]:
-    """Returns what an environment says beside its text, in a form that can be journaled.
-
-    Args:
-        info: Packages put all kinds of objects into it; of those that are no JSON, the text is kept.
-    """
+    """Returns what an environment says beside its text, in a form that can be journaled."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     try:
         written = orjson.loads(orjson.dumps(info, default=str, option=options))

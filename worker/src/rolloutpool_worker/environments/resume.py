@@ -32,27 +32,9 @@ from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.session import SessionLife
 from rolloutpool_worker.tools.arguments import parse_arguments
 
-__all__ = ["open_session"]
-
 
 async def open_session(life: SessionLife, records: Sequence[JournalRecord]) -> EnvironmentRecord | None:
-    """Opens a session that fits what earlier attempts have journaled.
-
-    Args:
-        life: Not opened yet.
-        records: The journal as it was read when the attempt began.
-
-    Returns:
-        The record of a first session, which is to be journaled before anything follows; None where there is one.
-
-    Raises:
-        EnvironmentFull: There is no room for a session now.
-        RequestFault: The task is wrong.
-        RequestChanged: The session has other tools than the first one had; they are part of the prompt.
-        EnvironmentLost: The session cannot be made again.
-        EnvironmentDiverged: A call or the opening was answered otherwise than before.
-        EnvironmentFault: The environment failed, or has restored a session without its tools.
-    """
+    """Opens a session that fits what earlier attempts have journaled."""
     before = next((record for record in records if isinstance(record, EnvironmentRecord)), None)
     crash, name = life.environment.crash, life.choice.name
     if before is not None and crash is CrashEffect.NONE:

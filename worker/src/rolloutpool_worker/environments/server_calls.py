@@ -19,13 +19,11 @@ from rolloutpool_worker.environments.connections import (
     attempt_headers,
 )
 
-__all__ = ["ServerCalls", "ServerReply"]
-
 MOST_COOKIES = 50
 
 
 class ServerReply(NamedTuple):
-    """What a server has answered."""
+    """Holds what a server has answered."""
 
     status: int
     body: bytes
@@ -50,34 +48,14 @@ class ServerCalls:
     def __init__(
         self, connections: ServerConnections, url: str, headers: Mapping[str, str], rollout_uid: str, attempt: int
     ) -> None:
-        """Calls nothing yet.
-
-        Args:
-            connections: Of the environment.
-            url: The server's base URL.
-            headers: The operator's, for each request.
-            rollout_uid: The rollout.
-            attempt: Of the rollout.
-        """
+        """Calls nothing yet."""
         self._connections = connections
         self._url = url.rstrip("/")
         self._headers = attempt_headers({**headers, "Content-Type": "application/json"}, rollout_uid, attempt)
         self._cookies: dict[str, str] = {}
 
     async def post(self, path: str, document: Any) -> ServerReply:
-        """Sends a document and reads the whole reply.
-
-        Args:
-            path: Below the server's URL.
-            document: Any JSON.
-
-        Returns:
-            The reply, whatever its status.
-
-        Raises:
-            EnvironmentFault: There is no connection, the reply broke off, is a redirect, or is too large.
-            TargetRefused: The host may not be called.
-        """
+        """Sends a document and reads the whole reply."""
         return await self._send("POST", path, orjson.dumps(document))
 
     async def get(self, path: str) -> ServerReply:

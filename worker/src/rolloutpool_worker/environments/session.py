@@ -39,8 +39,6 @@ from rolloutpool_worker.tools import Tool, ToolContext, ToolFailed
 from rolloutpool_worker.tools.base import timed_out
 from rolloutpool_worker.tools.limits import cut_result
 
-__all__ = ["MOST_INFO_BYTES", "MOST_SNAPSHOT_BYTES", "SessionLife"]
-
 T = TypeVar("T")
 MOST_SNAPSHOT_BYTES = 2**20
 """Each one is written to the journal, with each answer."""
@@ -54,15 +52,7 @@ class SessionLife:
     def __init__(
         self, environment: Environment, choice: EnvironmentChoice, uid: str, attempt: int, host: EnvironmentHost
     ) -> None:
-        """Opens nothing yet.
-
-        Args:
-            environment: Whose session it is.
-            choice: As the rollout makes it: name, task, seed.
-            uid: The rollout.
-            attempt: Of the rollout.
-            host: Of the process.
-        """
+        """Opens nothing yet."""
         self.environment = environment
         self.choice = choice
         self.messages: list[dict[str, Any]] = []
@@ -93,16 +83,7 @@ class SessionLife:
         return hashlib.blake2b(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
     async def open(self, snapshot: bytes | None = None) -> None:
-        """Opens the session, anew or at a snapshot.
-
-        Args:
-            snapshot: What an earlier attempt's session has left; None opens a fresh one.
-
-        Raises:
-            EnvironmentFull: It has no room now.
-            RequestFault: The task is wrong.
-            EnvironmentFault: It failed.
-        """
+        """Opens the session, anew or at a snapshot."""
         environment, choice = self.environment, self.choice
         ticket = self._ticket = await self._host.enter(choice.name, environment, self._uid, self._attempt)
         about = (choice.task, choice.seed, self._uid, self._attempt)
@@ -141,19 +122,7 @@ class SessionLife:
             )
 
     async def call(self, name: str, arguments: dict[str, Any], *, place: int) -> StepAnswer:
-        """Passes a call on.
-
-        Args:
-            name: One of the session's tools.
-            arguments: They fit its schema.
-            place: Which of the turn's calls it is, from 0.
-
-        Returns:
-            The answer, with its text cut.
-
-        Raises:
-            EnvironmentFault: The session failed, or is no longer this attempt's.
-        """
+        """Passes a call on."""
         return await self._ask(name, lambda: self.environment.call(self._session, name, arguments), place)
 
     async def step(self, text: str) -> StepAnswer:
@@ -161,11 +130,7 @@ class SessionLife:
         return await self._ask("step", lambda: self.environment.step(self._session, text), 0)
 
     async def take_facts(self) -> EnvironmentFacts | None:
-        """Returns what the journal must hold of the steps since the last time; None where there were none.
-
-        Raises:
-            EnvironmentFault: The session could not be written down.
-        """
+        """Returns what the journal must hold of the steps since the last time; None where there were none."""
         if not self._steps:
             return None
         snapshot = None

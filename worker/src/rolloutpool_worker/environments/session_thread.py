@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-__all__ = ["SessionThread"]
-
 T = TypeVar("T")
 
 
@@ -51,11 +49,7 @@ class SessionThread:
         return await answer
 
     def end(self, last: Callable[[], object] | None = None) -> None:
-        """Ends the thread after the calls that it has.
-
-        Args:
-            last: Is called before, if the thread runs; nobody is told what it raises.
-        """
+        """Ends the thread after the calls that it has."""
 
         def work() -> None:
             with suppress(BaseException):

@@ -20,8 +20,6 @@ from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.package import PackageEnvironment, as_json
 
-__all__ = ["SkyrlGymEnvironment"]
-
 
 class SkyrlGymEnvironment(PackageEnvironment):
     """One environment of SkyRL-Gym."""

@@ -22,8 +22,6 @@ from rolloutpool_worker.environments.base import Environment, OpenedSession, Ste
 from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
 
-__all__ = ["ToolServers"]
-
 
 @dataclass(frozen=True)
 class _ToolServerSession:
@@ -36,14 +34,7 @@ class ToolServers(Environment):
     """All servers that rollouts name; the task of each is the URL."""
 
     def __init__(self, targets: Targets) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            targets: Hosts that may be called.
-
-        Raises:
-            PluginBroken: The SDK is not installed.
-        """
+        """Connects to nothing yet."""
         mcp_sdk.check_installed()
         self._targets = targets
         self._connections = ServerConnections(targets)

@@ -24,8 +24,6 @@ from rolloutpool_worker.environments.base import EnvironmentFull
 from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.policy.transport import HandshakeRefused
 
-__all__ = ["SessionSocket"]
-
 FULL = frozenset({429, 503})
 """Answers to the handshake that mean: no room now."""
 FREED_SECONDS = 4.0
@@ -38,13 +36,7 @@ class SessionSocket:
     """A connection for one session, which asks one thing at a time."""
 
     def __init__(self, connections: ServerConnections, url: str, headers: Mapping[str, str]) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            connections: Of the environment.
-            url: With `http://` or `https://`.
-            headers: Of the handshake.
-        """
+        """Connects to nothing yet."""
         self._connections = connections
         self._url = url
         self._headers = headers
@@ -54,13 +46,7 @@ class SessionSocket:
         """What the server has said; None after its last message."""
 
     async def open(self) -> None:
-        """Connects.
-
-        Raises:
-            EnvironmentFull: The server has no room now.
-            EnvironmentFault: There is no connection.
-            TargetRefused: The host may not be called.
-        """
+        """Connects."""
         try:
             socket = await self._connections.open_websocket(self._url, self._headers)
         except HandshakeRefused as error:
@@ -72,14 +58,7 @@ class SessionSocket:
         self._reader = asyncio.create_task(self._listen(socket))
 
     async def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a message and returns the answer.
-
-        Args:
-            message: Any JSON object.
-
-        Raises:
-            EnvironmentFault: The connection has ended, or the answer is no JSON object.
-        """
+        """Sends a message and returns the answer."""
         assert self._socket is not None, "open comes first"
         unasked = not self._read.empty()
         if not unasked:
@@ -102,11 +81,7 @@ class SessionSocket:
         return answer
 
     async def close(self, goodbye: Mapping[str, Any]) -> None:
-        """Tells the server and closes the connection; harmless when repeated, or where there is none.
-
-        Args:
-            goodbye: The server frees the session when it gets this message.
-        """
+        """Tells the server and closes the connection; harmless when repeated, or where there is none."""
         if self._socket is None or self._reader is None:
             return
         if not self._reader.done():

@@ -1,14 +1,20 @@
 """Graders: functions that say what a rollout is worth, once its conversation is complete.
 
-- `base` says what a grader is and how to add one. Start here.
-- `grades` checks what a grader returns.
-- `host` asks graders: on event loops of their own (`own_loop`), or in child processes, within time limits.
-
-When they are asked, again and by whom, is decided by `rollout.grading`.
+This is what plug-ins import. `capabilities.grading.base` says what a grader is and how to add one.
 """
 
-from rolloutpool_common.protocol.grading import Grade
-from rolloutpool_worker.graders.base import GRADERS, Grader, GraderAgain, GraderBusy, HeldForGroup, grader
-from rolloutpool_worker.graders.host import GraderHost
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GRADERS", "Grade", "Grader", "GraderAgain", "GraderBusy", "GraderHost", "HeldForGroup", "grader"]
+if TYPE_CHECKING:
+    from rolloutpool_common.capabilities.grading.wire import Grade
+    from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader, grader
+
+__all__ = ["GRADERS", "Grade", "Grader", "grader"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    worker, common = "rolloutpool_worker.capabilities.grading.base", "rolloutpool_common.capabilities.grading.wire"
+    return getattr(importlib.import_module(common if name == "Grade" else worker), name)

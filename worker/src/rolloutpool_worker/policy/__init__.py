@@ -25,9 +25,10 @@
 | `aiohttp_compat` | what we use of aiohttp beyond its documented interface |
 """
 
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
-from rolloutpool_worker.policy.callback import CallbackChannel, Echo, TurnCall
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
 from rolloutpool_worker.policy.chat import ChatChannel
 from rolloutpool_worker.policy.engine import EngineChannel, LedgerPrompt
 from rolloutpool_worker.policy.engines import Engines

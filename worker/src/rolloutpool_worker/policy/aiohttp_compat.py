@@ -1,4 +1,4 @@
-"""What the worker uses of aiohttp beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the worker uses of aiohttp beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `ClientResponse.start(connection)`: the one place where a reply's status is known and its connection is still held.
 - `Connection.protocol`: the handle of the socket.
@@ -34,8 +34,6 @@ from aiohttp.connector import Connection
 
 if TYPE_CHECKING:
     from aiohttp.tracing import Trace
-
-__all__ = ["CleanConnector", "CleanRequest", "ClosingResponse", "UnaskedBytes"]
 
 _TURNS = 3
 """Of the event loop, to read what has come by TLS. A ticket takes two: one to notice it and one to read it."""

@@ -16,8 +16,6 @@ import orjson
 
 from rolloutpool_common.protocol.completions import CompletionsRequest
 
-__all__ = ["MessageBytes", "TurnBody"]
-
 _HEAD = b'{"model":%b,"messages":[' % orjson.dumps(CompletionsRequest.model_fields["model"].default)
 
 
@@ -32,10 +30,6 @@ class TurnBody(NamedTuple):
         """Returns the same turn with one more key, and with the digest of this body: it is no other turn.
 
         A trainer that answered only the longer request answers the plain one as well, if a later attempt asks that.
-
-        Args:
-            key: A name that needs no escapes.
-            value: What orjson can encode.
         """
         return TurnBody(b'%b,"%b":%b}' % (self.data[:-1], key.encode(), orjson.dumps(value)), self.digest)
 
@@ -49,11 +43,7 @@ class MessageBytes:
         self.append(messages)
 
     def append(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Encodes and hashes further messages; takes time for these alone, however long the history is.
-
-        Args:
-            messages: In normal form.
-        """
+        """Encodes and hashes further messages; takes time for these alone, however long the history is."""
         for message in messages:
             if self._parts:
                 self._digest.update(b",")
@@ -67,14 +57,7 @@ class MessageBytes:
         return self._parts
 
     def body(self, tail: bytes) -> TurnBody:
-        """Makes the body that consists of all messages, followed by `tail`.
-
-        Args:
-            tail: From the bracket that closes the list of messages to the end of the object.
-
-        Returns:
-            The body with its digest; this object stays as it is.
-        """
+        """Makes the body that consists of all messages, followed by `tail`."""
         digest = self._digest.copy()
         digest.update(tail)
         return TurnBody(b"".join((_HEAD, b",".join(self._parts), tail)), digest.hexdigest())

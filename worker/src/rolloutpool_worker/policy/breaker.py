@@ -19,8 +19,6 @@ from dataclasses import dataclass
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = ["FAILURES", "OPEN_SECONDS", "Breakers", "TrainerDown"]
-
 FAILURES = 5
 """Calls without a connection in a row that take a port out."""
 OPEN_SECONDS = 10.0
@@ -49,11 +47,7 @@ class Breakers:
         self._ports: dict[str, _PortFailures] = {}
 
     def check(self, origin: str) -> None:
-        """Asks whether a port may be called now. A caller that may has to report `failed` or `worked`.
-
-        Raises:
-            TrainerDown: the port is taken out.
-        """
+        """Asks whether a port may be called now. A caller that may has to report `failed` or `worked`."""
         port = self._ports.get(origin)
         if port is None or port.in_a_row < FAILURES:
             return
@@ -72,12 +66,7 @@ class Breakers:
         return port is None or port.in_a_row < FAILURES
 
     def failed(self, origin: str, why: str) -> None:
-        """Reports a call without a connection; the one that makes `FAILURES` in a row takes the port out.
-
-        Args:
-            origin: The port, like `http://host:port`.
-            why: Says for people why there was none.
-        """
+        """Reports a call without a connection; the one that makes `FAILURES` in a row takes the port out."""
         port = self._ports.setdefault(origin, _PortFailures())
         port.in_a_row += 1
         port.why = why
@@ -85,9 +74,5 @@ class Breakers:
             port.retry_at = self._clock() + OPEN_SECONDS
 
     def worked(self, origin: str) -> None:
-        """Reports an answer, with whatever status, and closes the port's breaker.
-
-        Args:
-            origin: The port, like `http://host:port`.
-        """
+        """Reports an answer, with whatever status, and closes the port's breaker."""
         self._ports.pop(origin, None)

@@ -47,8 +47,6 @@ from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
-__all__ = ["BeforeCall", "CallbackChannel", "Echo", "TurnCall", "ungated"]
-
 _log = logging.getLogger(__name__)
 
 OFF_LOOP_BYTES = 256 * 1024
@@ -61,12 +59,7 @@ class BeforeCall(Protocol):
     """Is awaited before each model call; what it raises ends the attempt."""
 
     async def __call__(self, *, midway: bool = False, weights: str | None = None) -> None:
-        """Lets the call through, sooner or later.
-
-        Args:
-            midway: Whether a part of the turn was sampled.
-            weights: What the policy's weights are called, where that is known before anything was sampled.
-        """
+        """Lets the call through, sooner or later."""
         ...
 
 
@@ -117,22 +110,7 @@ class CallbackChannel:
         trace: RolloutTrace = NO_TRACE,
         before_call: BeforeCall = ungated,
     ) -> None:
-        """Prepares the parts of a request that are equal in every turn.
-
-        Args:
-            client: asks.
-            spec: the rollout.
-            uid: names the rollout to the trainer, together with the turn.
-            attempt: of the rollout, counted from 1.
-            attempts: calls per turn at most; protocol v1 makes one.
-            reply_limits: how large a reply may be.
-            pause: waits so many seconds between two calls of a turn; what it raises ends the turn uncalled.
-            breakers: the ports that are taken out.
-            trainers: what the process knows of its trainers; None begins with nothing.
-            waits: is told why the rollout waits: between two calls, and for an answer that takes long.
-            trace: which trace the calls belong to.
-            before_call: is awaited before each call.
-        """
+        """Prepares the parts of a request that are equal in every turn."""
         self._trainers = trainers or IdempotentTrainers()
         self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits, trainers=self._trainers)
         self._pause = pause
@@ -164,32 +142,14 @@ class CallbackChannel:
         self._extra = b"," + extra if extra else b""
 
     def body(self, messages: MessageBytes, zeros: int, prompt_ids: list[int] | None = None) -> TurnBody:
-        """Writes a request: the protocol's nine keys, then the extra sampling parameters.
-
-        Args:
-            messages: the history.
-            zeros: how long the mask is: tokens since the last sampled one. The mask of none is null.
-            prompt_ids: what a fork's first turn is to be sampled after; None for all other turns.
-        """
+        """Writes a request: the protocol's nine keys, then the extra sampling parameters."""
         # As orjson writes it, in a hundredth of the time: a long tool result has 80,000.
         mask = b"[%b]" % (b"0," * zeros)[:-1] if zeros else b"null"
         ids = b"" if prompt_ids is None else b',"prompt_token_ids":' + orjson.dumps(prompt_ids)
         return messages.body(b"".join((self._frame, mask, self._extra, ids, b"}")))
 
     async def sample(self, call: TurnCall) -> Reply:
-        """Has the policy sample one turn.
-
-        Args:
-            call: the turn, with its body.
-
-        Returns:
-            The reply, parsed; not yet compared with the ledger.
-
-        Raises:
-            RolloutError: of the trainer's boundary; the last call's, if several were made.
-            TrainerDown: the trainer's port is taken out; nothing was asked.
-            Drained: the process began to shut down between two calls.
-        """
+        """Has the policy sample one turn."""
         where = f"turn {call.turn} at {self._spec.server_url}"
         answer = await self._post(call, where)
         return await self._read(answer, where, call.known)

@@ -24,13 +24,11 @@ from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import POLICY_VERSION, Reply
 from rolloutpool_worker.policy.turn_client import TurnAnswer
 
-__all__ = ["ChatChannel", "parse_chat_reply"]
-
 MODEL = "default"
 
 
 class ChatReply(BaseModel):
-    """What is read of a chat completion."""
+    """Holds what is read of a chat completion."""
 
     choices: list[CompletionsChoice] = Field(min_length=1)
 
@@ -60,16 +58,7 @@ class ChatChannel(CallbackChannel):
 
 
 def parse_chat_reply(data: bytes, headers: Mapping[str, str], where: str) -> Reply:
-    """Parses and checks a chat completion.
-
-    Args:
-        data: The whole body.
-        headers: Of the reply, by their names in lower case.
-        where: Turn and URL, for the messages of errors.
-
-    Raises:
-        TrainerProtocolError: The reply cannot be used; the message says why.
-    """
+    """Parses and checks a chat completion."""
     try:
         choice = ChatReply.model_validate(orjson.loads(data)).choices[0]
     except orjson.JSONDecodeError as error:

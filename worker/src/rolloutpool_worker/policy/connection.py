@@ -51,14 +51,7 @@ class TurnConnection(asyncio.Protocol):
         keep: Callable[["TurnConnection"], None],
         forget: Callable[["TurnConnection"], None],
     ) -> None:
-        """Is made by the event loop, once the socket is connected.
-
-        Args:
-            place: Host, port and whether it has TLS.
-            deadlines: Of the loop.
-            keep: Is called when another request may go by it.
-            forget: Is called when it is closed.
-        """
+        """Is made by the event loop, once the socket is connected."""
         self.place = place
         self._loop = asyncio.get_running_loop()
         self._deadlines = deadlines

@@ -25,8 +25,6 @@ from rolloutpool_worker.policy.reply import as_count
 from rolloutpool_worker.policy.transport import NameUnresolved
 from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient
 
-__all__ = ["ReplyLimits", "TrainerEndpoint", "origin_of"]
-
 HEALTH_SECONDS = 5.0
 """For a trainer's answer to `GET /health`."""
 HEALTH_BYTES = 2**20
@@ -87,7 +85,7 @@ class ReplyLimits:
 
 
 class TrainerEndpoint:
-    """Where one rollout's trainer samples turns."""
+    """Says where one rollout's trainer samples turns."""
 
     def __init__(
         self,
@@ -114,16 +112,7 @@ class TrainerEndpoint:
         return self._spec.may_repeat or self._trainers.said(self._spec.server_url)
 
     async def ask_idempotent(self, headers: dict[str, str]) -> bool:
-        """Asks the trainer itself whether the same turn may be asked again.
-
-        Args:
-            headers: As those of a turn, with the trainer's key.
-
-        Raises:
-            TrainerDown: the breaker has taken this port out.
-            TrainerUnreachable: the port refuses connections; with protocol v1 the answer is no.
-            TargetRefused: this pool may not call the address.
-        """
+        """Asks the trainer itself whether the same turn may be asked again."""
         origin = self._spec.server_url
         if not self._spec.v1:
             self._breakers.check(self._port)
@@ -144,23 +133,7 @@ class TrainerEndpoint:
     async def ask(
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
     ) -> TurnAnswer:
-        """Makes one call.
-
-        Args:
-            method: POST has a turn sampled, GET asks for something else.
-            path: Below the endpoint's URL.
-            body: the request's JSON.
-            headers: of the request.
-            where: turn and URL, for the messages of errors.
-            seconds: for the reply; None stands for the transport's own limit.
-
-        Raises:
-            TrainerDown: the breaker has taken this port out; nothing was asked. Protocol v1 asks all the same.
-            TargetRefused: this pool may not call the address; nothing was asked.
-            TrainerUnreachable: no connection, or the reply did not come whole, or the one that came names another turn.
-            TrainerStatusError: the trainer answered with a redirect or an error.
-            TrainerProtocolError: the reply is too large, or is no JSON object. The latter may be a gateway's page.
-        """
+        """Makes one call."""
         if not self._spec.v1:
             self._breakers.check(self._port)
         samples, start, outcome = method == "POST", time.perf_counter(), "ok"

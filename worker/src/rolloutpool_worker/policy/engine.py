@@ -33,7 +33,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.errors import (
-    RequestFault,
+    PromptTooLong,
     RolloutError,
     TrainerProtocolError,
     TrainerStatusError,
@@ -60,8 +60,6 @@ from rolloutpool_worker.policy.turn_client import TurnClient
 from rolloutpool_worker.policy.vllm import VllmApi
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
-
-__all__ = ["EngineChannel", "LedgerPrompt"]
 
 _log = logging.getLogger(__name__)
 
@@ -118,28 +116,7 @@ class EngineChannel:
         trace: RolloutTrace = NO_TRACE,
         before_call: BeforeCall = ungated,
     ) -> None:
-        """Prepares what is equal in every call.
-
-        Args:
-            client: Asks.
-            spec: The rollout, with its engine and the key for it.
-            uid: The rollout's name.
-            group: Of its group, in the whole pool; None where it has none.
-            attempt: Of the rollout, counted from 1.
-            attempts: Calls that may fail in a row before the turn does.
-            reply_limits: How large a reply may be.
-            pause_seconds: How long an engine may be paused.
-            stop_ids: Ids at which the policy's turn ends.
-            pause: Waits so many seconds between two calls; what it raises ends the turn.
-            breakers: The ports that are taken out.
-            engines: What the process knows of its engines.
-            waits: Is told why the rollout waits: between two calls, and for an answer that takes long.
-            trace: Which trace the calls belong to.
-            before_call: Is awaited before each model call.
-
-        Raises:
-            RequestFault: A sampling parameter is given that the channel has to set.
-        """
+        """Prepares what is equal in every call."""
         self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits)
         self._api: EngineApi = (
             VllmApi(spec, sorted(stop_ids))
@@ -172,19 +149,7 @@ class EngineChannel:
         return False
 
     async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
-        """Has the engine sample one turn.
-
-        Args:
-            turn: Its number, from 1.
-            prompt: All ids so far.
-            branch: Of the rollout.
-
-        Raises:
-            RequestFault: On turn 1, the prompt alone is too long for the engine.
-            RolloutError: Of the boundary to the engine; the last call's, if several were made.
-            TrainerDown: The engine's port is taken out; nothing was asked.
-            Drained: The process began to shut down between two calls.
-        """
+        """Has the engine sample one turn."""
         where = f"turn {turn} at {self._spec.server_url}"
         uid = branch_name(self._uid, branch)
         session = self._group if turn == 1 and self._group else uid
@@ -229,7 +194,7 @@ class EngineChannel:
                 TrainerStatusError(f"{where}: the engine aborted", status=_PAUSED), idle, started
             )
         if turn == 1 and not done:
-            raise RequestFault(f"{where}: the prompt has {prompt.length} ids, and the engine's context has no more")
+            raise PromptTooLong(f"{where}: the prompt has {prompt.length} ids, and the engine's context has no more")
         return EngineTurn(tuple(parts), Finish.LENGTH, aborts, attachments=tuple(attached))
 
     async def _room(self, prompt: int, done: int, where: str) -> int:

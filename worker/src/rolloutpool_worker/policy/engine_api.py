@@ -1,4 +1,4 @@
-"""What differs between engines: which paths they have, how a call is written, and how its reply is read.
+"""Says what differs between engines: which paths they have, how a call is written, and how its reply is read.
 
 `EngineChannel` does everything else. An api is one per rollout. It keeps the rollout's sampling parameters, and what
 it has learned of the form in which its engine sends attachments.
@@ -14,8 +14,6 @@ from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.policy.engine_attachments import CallAttachment
 from rolloutpool_worker.policy.engine_reply import ReplyReader, SampledCall
-
-__all__ = ["EngineApi", "EngineCall", "sampling_fields", "with_ids"]
 
 _OURS = frozenset(
     {
@@ -56,12 +54,7 @@ class EngineApi(Protocol):
     """By how much prompt and answer together must be shorter than the context."""
 
     def body(self, path: str, call: EngineCall) -> bytes:
-        """Writes the request for a call.
-
-        Args:
-            path: One of `paths`.
-            call: What is asked.
-        """
+        """Writes the request for a call."""
         ...
 
     def names(self, reader: ReplyReader) -> Sequence[Any]:
@@ -69,25 +62,11 @@ class EngineApi(Protocol):
         ...
 
     def read(self, path: str, reader: ReplyReader) -> SampledCall:
-        """Reads a reply.
-
-        Args:
-            path: Where it was asked.
-            reader: Of the reply.
-
-        Raises:
-            TrainerProtocolError: The reply cannot be used.
-        """
+        """Reads a reply."""
         ...
 
     def attachments(self, reader: ReplyReader, call: EngineCall, ids: Sequence[int]) -> Iterator[CallAttachment]:
-        """Reads what the batch wants to be kept beside the ids, one of each kind; see `engine_attachments`.
-
-        Args:
-            reader: Of the reply to the call.
-            call: What was asked.
-            ids: What was sampled; at least one.
-        """
+        """Reads what the batch wants to be kept beside the ids, one of each kind; see `engine_attachments`."""
         ...
 
     def version(self, document: Mapping[str, Any]) -> str | None:
@@ -96,15 +75,7 @@ class EngineApi(Protocol):
 
 
 def sampling_fields(spec: RolloutSpec, stop_ids: Sequence[int]) -> dict[str, Any]:
-    """Returns the sampling parameters that both engines write alike, and those that only the batch knows.
-
-    Args:
-        spec: The rollout.
-        stop_ids: Ids at which the policy's turn ends.
-
-    Raises:
-        RequestFault: A parameter is given that the channel has to set.
-    """
+    """Returns the sampling parameters that both engines write alike, and those that only the batch knows."""
     sampling = spec.sampling_params
     extra = sampling.extra()
     if taken := sorted(_OURS & extra.keys()):
@@ -122,11 +93,5 @@ def sampling_fields(spec: RolloutSpec, stop_ids: Sequence[int]) -> dict[str, Any
 
 
 def with_ids(name: str, ids: bytes, rest: Mapping[str, Any]) -> bytes:
-    """Writes a JSON object whose first field is a list of ids that is text already.
-
-    Args:
-        name: Of the field.
-        ids: Numbers and commas.
-        rest: The other fields, at least one.
-    """
+    """Writes a JSON object whose first field is a list of ids that is text already."""
     return b"".join((b'{"', name.encode(), b'":[', ids, b"],", orjson.dumps(rest)[1:]))

@@ -28,8 +28,6 @@ from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLa
 from rolloutpool_common.store.attachments import PackedArray
 from rolloutpool_common.tokens.arrays import float_bytes, id_bytes
 
-__all__ = ["CallAttachment", "RoutedRows", "mask_attachment", "npy_rows", "raw_rows", "routed_attachment", "unpacked"]
-
 _NPY = b"\x93NUMPY"
 _LONGEST_HEAD = 4096
 _DTYPE = re.compile(r"[|<][iu][1248]")
@@ -38,7 +36,7 @@ _INT32 = "<i4"
 
 @dataclass(frozen=True)
 class CallAttachment:
-    """What one call has said, of one kind."""
+    """Holds what one call has said, of one kind."""
 
     kind: AttachmentKind
     start: int
@@ -68,14 +66,7 @@ def unpacked(value: Any) -> bytes | None:
 
 
 def npy_rows(data: bytes) -> RoutedRows | None:
-    """Reads a `.npy` file with rows of integers.
-
-    Args:
-        data: Of the file; its head is `{'descr': '|u1', 'fortran_order': False, 'shape': (7, 48, 8)}` and the like.
-
-    Returns:
-        The rows; None where it is no such file.
-    """
+    """Reads a `.npy` file with rows of integers."""
     size = {1: 2, 2: 4, 3: 4}.get(data[6] if data.startswith(_NPY) and len(data) > 12 else 0)
     if size is None:
         return None
@@ -98,15 +89,7 @@ def npy_rows(data: bytes) -> RoutedRows | None:
 
 
 def routed_attachment(value: Any, rows: RoutedRows | None, *, start: int, sent_from: int, end: int) -> CallAttachment:
-    """Takes the rows of the positions from `start` to `end` out of what came.
-
-    Args:
-        value: As the reply has it, to tell what is missing from what is wrong.
-        rows: What was read of it; None where it cannot be read.
-        start: Offset in the context of the first row that is wanted.
-        sent_from: Offset from which they were asked for, or from which the engine says that they are.
-        end: Offset behind the last row: that of the last sampled id, which nothing has processed yet.
-    """
+    """Takes the rows of the positions from `start` to `end` out of what came."""
     kind = AttachmentKind.ROUTED_EXPERTS
     if value is None:
         return CallAttachment(kind, start, lacks=AttachmentLack.NOT_SENT)
@@ -121,13 +104,7 @@ def routed_attachment(value: Any, rows: RoutedRows | None, *, start: int, sent_f
 
 
 def raw_rows(data: bytes | None, row_bytes: int | None, n: int) -> RoutedRows | None:
-    """Reads rows that come without a head.
-
-    Args:
-        data: int32, row after row; None where nothing could be read.
-        row_bytes: How long a row is; None where that is not known.
-        n: How many rows there must be, where it is not.
-    """
+    """Reads rows that come without a head."""
     length = row_bytes or (len(data) // n if data and n > 0 else 0)
     if not data or not length or length % 4 or len(data) % length:
         return None
@@ -136,14 +113,7 @@ def raw_rows(data: bytes | None, row_bytes: int | None, n: int) -> RoutedRows | 
 
 
 def mask_attachment(masks: Any, ids: Sequence[int], *, first: int, logprobs: Any = None) -> CallAttachment:
-    """Reads of which ids each sampled one was chosen.
-
-    Args:
-        masks: As the reply has them: a list of ids for each sampled id.
-        ids: What was sampled.
-        first: Offset of the first of these in the context.
-        logprobs: Of the sampled ids among those of their mask, where the engine sends them.
-    """
+    """Reads of which ids each sampled one was chosen."""
     kind = AttachmentKind.SAMPLING_MASK
     if masks is None:
         return CallAttachment(kind, first, lacks=AttachmentLack.NOT_SENT)

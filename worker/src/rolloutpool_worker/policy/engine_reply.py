@@ -1,4 +1,4 @@
-"""What an engine has sampled: read from its reply, and refused where it proves less than it should.
+"""Says what an engine has sampled: read from its reply, and refused where it proves less than it should.
 
 A reply is used only as a whole. It is refused (`TrainerProtocolError`) where
 
@@ -28,8 +28,6 @@ from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.attachments import piece_digest
 from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.engine_attachments import CallAttachment
-
-__all__ = ["EnginePart", "EngineTurn", "Finish", "ReplyReader", "SampledCall", "VersionSpan"]
 
 MISSING_LOGPROB = -9999.0
 """What vLLM writes for minus infinity, and where it has no log-probability."""
@@ -136,16 +134,7 @@ class ReplyReader:
     """Reads the reply to one call."""
 
     def __init__(self, data: bytes, prompt: bytes, where: str) -> None:
-        """Parses the body.
-
-        Args:
-            data: The whole body.
-            prompt: The prompt's ids as they were sent: numbers and commas.
-            where: Turn and URL, for the messages of errors.
-
-        Raises:
-            TrainerProtocolError: It is no JSON object.
-        """
+        """Parses the body."""
         self._prompt = prompt
         self._where = where
         start = data.find(_KEY) + len(_KEY)
@@ -155,15 +144,16 @@ class ReplyReader:
         try:
             document = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            refusal = self.refusal(f"the reply is not JSON ({error.msg})")
-            # A proxy between may have mangled it, and an engine may be asked again.
-            refusal.retryable = True
-            raise refusal from None
+            raise self.refusal(f"the reply is not JSON ({error.msg})") from None
         self.document: dict[str, Any] = self.object(document, "the reply")
 
     def refusal(self, why: str) -> TrainerProtocolError:
-        """Makes the error for a reply that cannot be used."""
-        return TrainerProtocolError(f"{self._where}: {why}")
+        """Makes the error for a reply that cannot be used.
+
+        It may be made of two: a proxy that repeats answers puts half of one before the rest of another, and that can be
+        JSON. An engine may always be asked once more.
+        """
+        return TrainerProtocolError(f"{self._where}: {why}", retryable=True)
 
     def object(self, value: Any, what: str) -> dict[str, Any]:
         """Returns a value that must be an object; raises `TrainerProtocolError`."""
@@ -179,14 +169,7 @@ class ReplyReader:
         return self.object(choices[0], "choices.0")
 
     def check_prompt(self, reported: Any) -> None:
-        """Compares the prompt that the engine reports with the one that was sent.
-
-        Args:
-            reported: The value of `prompt_token_ids`.
-
-        Raises:
-            TrainerProtocolError: It is missing or another one.
-        """
+        """Compares the prompt that the engine reports with the one that was sent."""
         if reported == [_WORD]:
             return
         if not isinstance(reported, list):
@@ -200,17 +183,7 @@ class ReplyReader:
     def sampled(
         self, ids: Any, logprobs: Sequence[Any], finish: Any, spans: tuple[VersionSpan, ...] | None
     ) -> SampledCall:
-        """Checks what was sampled.
-
-        Args:
-            ids: As the engine reports them.
-            logprobs: One per id.
-            finish: The engine's word for why it stopped.
-            spans: Of the weight versions; None where the engine sends none.
-
-        Raises:
-            TrainerProtocolError: Something contradicts the rest or itself.
-        """
+        """Checks what was sampled."""
         if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
             raise self.refusal("token_ids is not a list of integers")
         if ids and min(ids) < 0:

@@ -26,8 +26,6 @@ from cachetools import TTLCache
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.process.backoff import Backoff
 
-__all__ = ["Engines", "PauseAfter", "context_length_of"]
-
 REMEMBERED = 1024
 KEEP_SECONDS = 300.0
 """An engine may be started again with other options."""
@@ -60,7 +58,7 @@ class _Silence:
 
 
 class Engines:
-    """What is known of engines, by `http://host:port` and model."""
+    """Holds what is known of engines, by `http://host:port` and model."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Knows nothing. `clock` returns seconds; tests pass their own."""
@@ -73,13 +71,7 @@ class Engines:
         self._asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def context_length(self, origin: str, model: str | None, ask: Question) -> int | None:
-        """Returns how many ids a prompt and its answer may have together; None where the engine does not tell.
-
-        Args:
-            origin: The engine.
-            model: Its name there.
-            ask: Gets `/v1/models` as JSON; None where there is no such thing.
-        """
+        """Returns how many ids a prompt and its answer may have together; None where the engine does not tell."""
         key = origin, model
         if key not in self._lengths:
             async with self._asking[origin, "length"]:
@@ -96,13 +88,7 @@ class Engines:
         self._lengths[origin, model] = length
 
     async def version(self, origin: str, ask: Question, pause: PauseAfter) -> str | None:
-        """Returns the name of the weights that the engine has now; None where it does not tell, or fails to.
-
-        Args:
-            origin: The engine.
-            ask: Asks it; None where it does not tell. Raises a `RolloutError` where the question failed.
-            pause: Waits until the next question. Those who ask meanwhile wait as well, and share the answer.
-        """
+        """Returns the name of the weights that the engine has now; None where it does not tell, or fails to."""
         if not self._is_settled(origin):
             async with self._asking[origin, "version"]:
                 while not self._is_settled(origin):
@@ -149,12 +135,7 @@ class Engines:
 
 
 def context_length_of(models: Any, model: str | None) -> int | None:
-    """Finds the context length in the answer of `/v1/models`.
-
-    Args:
-        models: The answer, parsed.
-        model: The name to look for. A LoRA adapter has no length of its own; then the shortest of all counts.
-    """
+    """Finds the context length in the answer of `/v1/models`."""
     listed = models.get("data") if isinstance(models, dict) else None
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
     lengths = {card.get("id"): card.get("max_model_len") for card in cards}

@@ -23,8 +23,6 @@ import httpx
 
 from rolloutpool_common.protocol.turn_headers import HEADER_TURN_KEY, names_another_turn
 
-__all__ = ["ForeignReply", "check_call", "check_turn"]
-
 TURN_KEY = HEADER_TURN_KEY.lower()
 _CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
 """What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
@@ -39,15 +37,7 @@ class ForeignReply(httpx.RemoteProtocolError):
 
 
 def check_turn(headers: Mapping[str, str], key: str | None) -> None:
-    """Compares the name that a callback's reply gives back.
-
-    Args:
-        headers: Of a reply of any status, by their names in lower case.
-        key: The request's `Idempotency-Key`; None where it had none.
-
-    Raises:
-        ForeignReply: It is another one. The caller closes the connection.
-    """
+    """Compares the name that a callback's reply gives back."""
     said = headers.get(TURN_KEY)
     # A second one, of a proxy that adds what was there already, is no contradiction.
     if said is not None and said != key and names_another_turn(said.split(", "), key):
@@ -55,15 +45,7 @@ def check_turn(headers: Mapping[str, str], key: str | None) -> None:
 
 
 def check_call(reported: Iterable[Any], name: str) -> None:
-    """Compares the ids that an engine's reply has.
-
-    Args:
-        reported: Where an engine gives the name back; anything, because it comes from the reply.
-        name: Of the call.
-
-    Raises:
-        ForeignReply: One of them is the name of another call.
-    """
+    """Compares the ids that an engine's reply has."""
     for found in reported:
         if not isinstance(found, str) or _CALL_NAME.search(found) is None:
             continue

@@ -48,7 +48,7 @@ _URLS = 1024
 
 
 class _Target(NamedTuple):
-    """What a URL means."""
+    """Holds what a URL means."""
 
     host: str
     port: int
@@ -70,14 +70,7 @@ class Http1Client:
         context: ssl.SSLContext | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
-        """Opens nothing yet.
-
-        Args:
-            resolver: Decides what may be called.
-            timeout: Seconds for a reply. A connection has to stand within the same time, and within ten seconds.
-            context: Verifies certificates; None makes one at the first call by TLS, which takes 128 ms.
-            deadlines: Those of the process, which are closed with this client.
-        """
+        """Opens nothing yet."""
         self.seconds = timeout
         self._connect_seconds = min(timeout, CONNECT_SECONDS)
         self._resolver = resolver

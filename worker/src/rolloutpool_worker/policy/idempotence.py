@@ -16,8 +16,6 @@ from collections.abc import Mapping
 
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
 
-__all__ = ["IdempotentTrainers", "says_idempotent"]
-
 REMEMBERED = 4096
 """Ports, and batches with their ports. Beyond that all are forgotten, because the next reply says it again."""
 _HEADER = HEADER_IDEMPOTENT.lower()
@@ -29,19 +27,14 @@ def says_idempotent(headers: Mapping[str, str]) -> bool:
 
 
 class IdempotentTrainers:
-    """What this process has heard from trainers, by port (`http://host:port`)."""
+    """Holds what this process has heard from trainers, by port (`http://host:port`)."""
 
     def __init__(self) -> None:
         self._said: dict[str, bool] = {}
         self._noted: set[tuple[str, str]] = set()
 
     def hear(self, origin: str, headers: Mapping[str, str]) -> None:
-        """Remembers what the headers of a trainer's answer say.
-
-        Args:
-            origin: The port that has answered.
-            headers: Of its answer.
-        """
+        """Remembers what the headers of a trainer's answer say."""
         said = headers.get(_HEADER, "").lower() == "true"
         if self._said.get(origin) is not said:
             if len(self._said) >= REMEMBERED:
@@ -53,12 +46,7 @@ class IdempotentTrainers:
         return self._said.get(origin, False)
 
     def is_news(self, batch_id: str, origin: str) -> bool:
-        """Whether a port's promise is to be noted with a batch: once in this process.
-
-        Args:
-            batch_id: The batch.
-            origin: A port that its rollouts call.
-        """
+        """Whether a port's promise is to be noted with a batch: once in this process."""
         if not self._said.get(origin) or (batch_id, origin) in self._noted:
             return False
         if len(self._noted) >= REMEMBERED:

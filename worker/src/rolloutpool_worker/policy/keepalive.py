@@ -17,8 +17,6 @@ way is waited for as long as for any other.
 import socket
 from typing import Any
 
-__all__ = ["BOUND_SECONDS", "open_socket"]
-
 IDLE_SECONDS = 30
 INTERVAL_SECONDS = 10
 PROBES = 3
@@ -30,11 +28,7 @@ _OPTIONS = (("TCP_KEEPIDLE", IDLE_SECONDS), ("TCP_KEEPINTVL", INTERVAL_SECONDS),
 
 
 def open_socket(place: tuple[Any, ...]) -> socket.socket:
-    """Makes a socket for a connection whose other side is probed; aiohttp connects it.
-
-    Args:
-        place: As `socket.getaddrinfo` gives it.
-    """
+    """Makes a socket for a connection whose other side is probed; aiohttp connects it."""
     family, kind, protocol, _, _ = place
     made = socket.socket(family, kind, protocol)
     try:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import orjson
 
-__all__ = ["Said", "message_of"]
-
 MOST_BYTES = 8_192
 """Of an error's body; of a longer one nothing is read."""
 READ_SECONDS = 2.0
@@ -37,7 +35,7 @@ _TYPES = frozenset(
 
 @dataclass(frozen=True)
 class Said:
-    """What an error's body says."""
+    """Holds what an error's body says."""
 
     message: str = ""
     """Empty where it says nothing."""
@@ -48,15 +46,7 @@ class Said:
 
 
 def message_of(data: bytes, *, detail: bool = False) -> Said:
-    """Finds the message in a body: `{"message": …}`, `{"error": {"message": …}}` or `{"error": "…"}`.
-
-    Args:
-        data: The whole body.
-        detail: Whether `{"detail": "…"}` is one too. It is with SGLang; other servers may quote the request there.
-
-    Returns:
-        At most 200 characters that a terminal shows as they are, and whether it may be shown.
-    """
+    """Finds the message in a body: `{"message": …}`, `{"error": {"message": …}}` or `{"error": "…"}`."""
     try:
         document = orjson.loads(data)
     except (orjson.JSONDecodeError, RecursionError):

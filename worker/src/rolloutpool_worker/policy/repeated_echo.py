@@ -27,8 +27,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["WORTH_BYTES", "EchoText", "read"]
-
 WORTH_BYTES = 2048
 """A shorter reply is read faster than all this takes."""
 _KEY = "prompt_token_ids"
@@ -51,19 +49,7 @@ class EchoText:
 
 
 def read(data: bytes, known: EchoText | None) -> tuple[Any, int, EchoText | None]:
-    """Parses a reply, but for what its list of prompt ids repeats.
-
-    Args:
-        data: The whole body.
-        known: Of an earlier reply of the same rollout; None where the list is to be read from its start.
-
-    Returns:
-        The reply as JSON, with the ids of the list that are not repeated; how many are repeated; and the text of the
-        whole list, None where it is not to be had.
-
-    Raises:
-        orjson.JSONDecodeError: It is not JSON.
-    """
+    """Parses a reply, but for what its list of prompt ids repeats."""
     start = _start(data) if len(data) >= WORTH_BYTES else 0
     end = data.find(b"]", start) if start else -1
     if end < 0:
@@ -89,7 +75,7 @@ def read(data: bytes, known: EchoText | None) -> tuple[Any, int, EchoText | None
 
 
 def _start(data: bytes) -> int:
-    """Where the first list of this name begins, behind its bracket; 0 where there is none."""
+    """Returns where the first list of this name begins, behind its bracket; 0 where there is none."""
     key = data.find(_JSON_KEY)
     opens = _OPENS.match(data, key + len(_JSON_KEY)) if key >= 0 else None
     return 0 if opens is None else opens.end()

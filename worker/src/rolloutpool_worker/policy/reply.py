@@ -30,8 +30,6 @@ from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.engine_reply import EnginePart
 from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
-__all__ = ["Reply", "as_count", "parse_reply"]
-
 POLICY_VERSION, _ECHO_PREFIX, _KEEPS_IDS, _FINGERPRINT = (
     name.lower() for name in (HEADER_POLICY_VERSION, HEADER_ECHO_PREFIX, HEADER_KEEPS_IDS, HEADER_FINGERPRINT)
 )
@@ -82,18 +80,7 @@ class Reply:
 def parse_reply(
     data: bytes, headers: Mapping[str, str], where: str, *, needs_prompt_ids: bool, known: EchoText | None = None
 ) -> Reply:
-    """Parses and checks the reply to one turn.
-
-    Args:
-        data: the whole body.
-        headers: of the reply, by their names in lower case.
-        where: turn and URL, for the messages of errors.
-        needs_prompt_ids: whether the reply must have `prompt_token_ids`, as protocol v1's must.
-        known: text of prompt ids that the ledger has; a list that begins with it is read from there on.
-
-    Raises:
-        TrainerProtocolError: the reply cannot be used; the message says why.
-    """
+    """Parses and checks the reply to one turn."""
     # With a prefix, the list does not begin where the prompt does, so it has nothing in common with an earlier one.
     prefix = as_count(headers.get(_ECHO_PREFIX)) or 0
     try:

@@ -28,8 +28,6 @@ from cachetools import TTLCache
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.security.targets import Targets, as_address
 
-__all__ = ["Resolve", "Resolver", "resolve"]
-
 Resolve = Callable[[str], Coroutine[None, None, list[str]]]
 """From a name to its addresses."""
 
@@ -40,15 +38,7 @@ MAX_NAMES = 4096
 
 
 async def resolve(name: str) -> list[str]:
-    """Asks the system's resolver for the addresses of a name.
-
-    Returns:
-        The addresses as text, each once, in the resolver's order.
-
-    Raises:
-        OSError: the name does not resolve.
-        UnicodeError: the text cannot be a host name.
-    """
+    """Asks the system's resolver for the addresses of a name."""
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
@@ -57,12 +47,7 @@ class Resolver(AbstractResolver):
     """Finds the addresses that may be called; shared by all calls of a process, used on one event loop."""
 
     def __init__(self, targets: Targets, resolve: Resolve = resolve) -> None:
-        """Prepares without asking anything.
-
-        Args:
-            targets: what may be called.
-            resolve: asks the name server; tests pass their own.
-        """
+        """Prepares without asking anything."""
         self._targets = targets
         self._resolve = resolve
         # A worker calls the same few hosts for each turn, so the verdict on host and port is kept.
@@ -70,16 +55,7 @@ class Resolver(AbstractResolver):
         self._lookups: TTLCache[str, asyncio.Task[list[str]]] = TTLCache(MAX_NAMES, FRESH_SECONDS, timer=time.monotonic)
 
     def check(self, host: str, port: int) -> None:
-        """Checks a URL's host and port before a call. Of a name, `resolve` checks the addresses later.
-
-        Args:
-            host: a name or an address, as yarl reads it from the URL.
-            port: of the URL, or its scheme's.
-
-        Raises:
-            TargetRefused: the host is not listed.
-            OverflowError: no such port can exist.
-        """
+        """Checks a URL's host and port before a call. Of a name, `resolve` checks the addresses later."""
         if not 0 < port < 65536:
             raise OverflowError(f"port {port}")
         # It depends on the settings alone, so it never becomes stale.
@@ -94,20 +70,7 @@ class Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Finds all addresses of a name, for aiohttp to connect to one of them.
-
-        Args:
-            host: a name.
-            port: that will be connected to; a permission may hold for one port only.
-            family: aiohttp's wish, which is not asked for: each address brings its own family.
-
-        Returns:
-            The addresses in aiohttp's form, each checked.
-
-        Raises:
-            TargetRefused: one of the addresses may not be called.
-            OSError: the name does not resolve.
-        """
+        """Finds all addresses of a name, for aiohttp to connect to one of them."""
         found = await self._addresses(host)
         results: list[ResolveResult] = []
         for text in found:

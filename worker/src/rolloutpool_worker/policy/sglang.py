@@ -19,8 +19,6 @@ from rolloutpool_worker.policy.engine_attachments import (
 )
 from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall, VersionSpan
 
-__all__ = ["SglangApi"]
-
 GENERATE = "/generate"
 _START = "routed_experts_start_len"
 _ENTRY = 2
@@ -36,15 +34,7 @@ class SglangApi:
     unused = 1
 
     def __init__(self, spec: RolloutSpec, stop_ids: Sequence[int]) -> None:
-        """Prepares what is equal in all calls of a rollout.
-
-        Args:
-            spec: The rollout.
-            stop_ids: Ids at which the policy's turn ends.
-
-        Raises:
-            RequestFault: A sampling parameter is given that the channel has to set.
-        """
+        """Prepares what is equal in all calls of a rollout."""
         self._sampling = {**sampling_fields(spec, stop_ids), "skip_special_tokens": False}
         self._attach = frozenset(spec.attach)
         self._row_bytes: int | None = None

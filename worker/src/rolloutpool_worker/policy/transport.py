@@ -1,6 +1,6 @@
 """AiohttpTransport: httpx' API for requests, replies and errors, over aiohttp's connections.
 
-httpcore, which httpx brings along, costs several times the CPU of aiohttp's parser in C (docs/decisions/0012). What
+httpcore, which httpx brings along, costs several times the CPU of aiohttp's parser in C (docs/decisions/0007). What
 callers see is httpx alone: `httpx.Request`, `httpx.Response`, `httpx.HTTPError`. A call takes these steps:
 
 1. The URL is parsed once and remembered. Its host and port are checked (`Resolver.check`) before anything is sent.
@@ -39,8 +39,6 @@ from yarl import URL
 from rolloutpool_worker.policy.aiohttp_compat import CleanConnector, CleanRequest, ClosingResponse, UnaskedBytes
 from rolloutpool_worker.policy.keepalive import open_socket
 from rolloutpool_worker.policy.resolver import Resolver
-
-__all__ = ["AiohttpTransport", "HandshakeRefused", "NameUnresolved"]
 
 KEEPALIVE_SECONDS = 1.5
 """Less than servers wait (gunicorn 2 s, uvicorn 5 s): a call on a connection that is just being closed is ambiguous."""
@@ -89,12 +87,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """The connections of a process to all trainers and webhooks; for one event loop."""
 
     def __init__(self, resolver: Resolver, *, timeout: float) -> None:
-        """Opens nothing yet.
-
-        Args:
-            resolver: decides what may be called.
-            timeout: seconds for each read. A connection has to stand within the same time, and within ten seconds.
-        """
+        """Opens nothing yet."""
         # The timeout allows for sampling, which may take minutes. A connection needs no such time.
         connect = min(timeout, CONNECT_SECONDS)
         self.timeout = httpx.Timeout(timeout, connect=connect)
@@ -109,14 +102,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._websockets: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends a request and reads the head of its reply. The caller closes the response.
-
-        Raises:
-            TargetRefused: the address may not be called; nothing was sent.
-            OverflowError, UnicodeError: no such port or host name can exist.
-            httpx.InvalidURL: this is no URL.
-            httpx.TransportError: see the table above.
-        """
+        """Sends a request and reads the head of its reply. The caller closes the response."""
         target = _parsed(str(request.url))
         self._resolver.check(target.host or "", target.port or 0)
         # Step 2 above: a call on a connection that its server has closed would be ambiguous.
@@ -156,18 +142,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def open_websocket(
         self, url: str, headers: Mapping[str, str], *, most_bytes: int
     ) -> aiohttp.ClientWebSocketResponse:
-        """Opens a WebSocket. The caller closes it, and reads all the time: only so the server's pings are answered.
-
-        Args:
-            url: With `http://` or `https://`.
-            headers: Of the handshake.
-            most_bytes: Of one message; a longer one is an error.
-
-        Raises:
-            HandshakeRefused: The server answered something else; a redirect, for instance, which is not followed.
-            TargetRefused: The address may not be called; nothing was sent.
-            OverflowError, UnicodeError, httpx.InvalidURL, httpx.TransportError: As for a request.
-        """
+        """Opens a WebSocket. The caller closes it, and reads all the time: only so the server's pings are answered."""
         target = _parsed(url)
         self._resolver.check(target.host or "", target.port or 0)
         if self._websockets is None:

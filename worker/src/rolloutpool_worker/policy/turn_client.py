@@ -50,23 +50,7 @@ class TurnClient(Protocol):
         most_bytes: int,
         seconds: float | None = None,
     ) -> TurnAnswer:
-        """Makes one call and reads its reply.
-
-        Args:
-            method: GET or POST.
-            url: With `http://` or `https://`.
-            headers: Of the request; they may hold any letters, as UTF-8.
-            body: Of the request.
-            most_bytes: Of the reply's body, decompressed. Of an error's, 8 kB in two seconds are read.
-            seconds: For the whole reply, and what a connection may take is added; None stands for the client's own.
-
-        Raises:
-            TargetRefused: The address may not be called; nothing was sent.
-            OverflowError, UnicodeError, httpx.InvalidURL: No such URL or header can exist; nothing was sent.
-            TimeoutError: The reply was not whole in time.
-            httpx.ConnectError, httpx.ConnectTimeout: The other side cannot have had the request.
-            httpx.HTTPError: It may have had it.
-        """
+        """Makes one call and reads its reply."""
         ...
 
     async def aclose(self) -> None:

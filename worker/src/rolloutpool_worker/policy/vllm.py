@@ -19,8 +19,6 @@ from rolloutpool_worker.policy.engine_attachments import (
 )
 from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall
 
-__all__ = ["VllmApi"]
-
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
 
@@ -33,15 +31,7 @@ class VllmApi:
     unused = 0
 
     def __init__(self, spec: RolloutSpec, stop_ids: Sequence[int]) -> None:
-        """Prepares what is equal in all calls of a rollout.
-
-        Args:
-            spec: The rollout.
-            stop_ids: Ids at which the policy's turn ends.
-
-        Raises:
-            RequestFault: A sampling parameter is given that the channel has to set.
-        """
+        """Prepares what is equal in all calls of a rollout."""
         self._model = {} if spec.model is None else {"model": spec.model}
         self._sampling = sampling_fields(spec, stop_ids)
         # Text is needed for stop strings alone.

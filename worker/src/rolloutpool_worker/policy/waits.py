@@ -4,7 +4,7 @@
 2. The rollout's state gets it, and the batch's at most once a second for each batch and endpoint. A store that fails
    costs nothing but the note.
 3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
-4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asks` notes that, and again while it lasts. The log gets
+4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asks` notes that, and again each minute. The log gets
    nothing, because long turns of a large model are no fault.
 5. The call succeeds: `RolloutWaits.worked`. Its note is taken away; the batch's, when no rollout of the batch waits at
    that endpoint any more, with whatever worker. The store counts them.
@@ -27,14 +27,14 @@ from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.waits import Waits
 from rolloutpool_worker.policy.deadlines import Deadlines
 
-__all__ = ["ProcessWaits", "RolloutWaits", "SlowCall"]
-
 _log = logging.getLogger(__name__)
 
 NOTE_SECONDS = 1.0
 WARN_SECONDS = 60.0
 SLOW_SECONDS = 15.0
-"""A call that takes longer is noted, and each time that it has taken so long again."""
+"""A call that takes longer is noted."""
+AGAIN_SECONDS = 60.0
+"""From one such note to the next. A hundred calls that only wait made most of a resting pool's writes."""
 _LONGEST = 500
 """Characters of a message."""
 _MOST = 4_096
@@ -50,7 +50,7 @@ class _Warned:
 
 
 class ProcessWaits:
-    """What the rollouts of one process wait for."""
+    """Holds what the rollouts of one process wait for."""
 
     def __init__(
         self, store: Waits, clock: Callable[[], float] = time.monotonic, *, deadlines: Deadlines | None = None
@@ -64,14 +64,7 @@ class ProcessWaits:
         self._warned: dict[str, _Warned] = {}
 
     def of(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> "RolloutWaits":
-        """Makes what one rollout reports to.
-
-        Args:
-            batch_id: Its batch.
-            uid: Its name.
-            endpoint: Its trainer's address.
-            attempt: The number of its attempt.
-        """
+        """Makes what one rollout reports to."""
         return RolloutWaits(self, batch_id, uid, endpoint, attempt)
 
     async def failed(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> None:
@@ -117,7 +110,7 @@ class ProcessWaits:
 
 
 class RolloutWaits:
-    """What one rollout waits for."""
+    """Holds what one rollout waits for."""
 
     def __init__(self, process: ProcessWaits, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         self.now: Waiting | None = None
@@ -129,14 +122,7 @@ class RolloutWaits:
         self._where = batch_id, uid, endpoint, attempt
 
     async def failed(self, error: RolloutPoolError, tries: int, wait_s: float, *, port: bool = False) -> None:
-        """Reports that a try failed and that there will be another one.
-
-        Args:
-            error: Of the try.
-            tries: How many have failed.
-            wait_s: Seconds until the next one.
-            port: Whether the trainer's port is taken out, so that the rollout waits in the queue.
-        """
+        """Reports that a try failed and that there will be another one."""
         _, _, endpoint, _ = self._where
         now = time.time()
         waiting = Waiting(
@@ -153,13 +139,7 @@ class RolloutWaits:
         await self._process.failed(*self._where, waiting)
 
     async def lacks(self, what: WaitsFor, message: str, wait_s: float) -> None:
-        """Reports that the rollout goes back to the queue for want of something that is no trainer.
-
-        Args:
-            what: The want.
-            message: Says more.
-            wait_s: Seconds until it may run again.
-        """
+        """Reports that the rollout goes back to the queue for want of something that is no trainer."""
         batch_id, uid, _, attempt = self._where
         # It waits here until it leaves, which is soon.
         self._where = batch_id, uid, str(what), attempt
@@ -175,11 +155,7 @@ class RolloutWaits:
         await self._process.failed(*self._where, waiting)
 
     def asks(self, where: str) -> "SlowCall":
-        """Reports a call that has no answer for long, until the caller says that it has ended (`SlowCall.end`).
-
-        Args:
-            where: Turn and URL, for people.
-        """
+        """Reports a call that has no answer for long, until the caller says that it has ended (`SlowCall.end`)."""
         call = SlowCall(self, where)
         self.deadlines.add(call)
         return call
@@ -191,10 +167,10 @@ class RolloutWaits:
         waiting = Waiting(
             waits_for=WaitsFor.TRAINER,
             endpoint=endpoint,
-            message=f"{where}: no answer for {now - begun:.0f} s yet"[:_LONGEST],
+            message=f"{where}: no answer for more than {now - begun:.0f} s"[:_LONGEST],
             last_try=datetime.fromtimestamp(begun, UTC),
             # Nothing is tried then, but a note without it, or with an old one, counts as out of date.
-            next_try=datetime.fromtimestamp(now + SLOW_SECONDS, UTC),
+            next_try=datetime.fromtimestamp(now + AGAIN_SECONDS, UTC),
         )
         self.now = waiting
         await self._process.note(*self._where, waiting)
@@ -241,5 +217,5 @@ class SlowCall:
         while not ended.is_set():
             await self._waits.slow(self._where, self._begun)
             with suppress(TimeoutError):
-                async with asyncio.timeout(SLOW_SECONDS):
+                async with asyncio.timeout(AGAIN_SECONDS):
                     await ended.wait()

@@ -10,8 +10,6 @@ import time
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.store.doubts import DoubtedShapes
 
-__all__ = ["SharedDoubts"]
-
 
 class SharedDoubts:
     """The doubts of one process, and those of the pool."""
@@ -24,15 +22,7 @@ class SharedDoubts:
         """The epoch and both numbers of doubts at the last exchange."""
 
     async def share(self, epoch: int, doubted: int) -> None:
-        """Exchanges doubts where there is something new.
-
-        Args:
-            epoch: As the beat's answer has it.
-            doubted: How many shapes Redis has.
-
-        Raises:
-            StoreError: Redis does not answer; the next call tries again.
-        """
+        """Exchanges doubts where there is something new."""
         now = epoch, doubted, len(self._doubts.found)
         if now != self._settled:
             await self.exchange()

@@ -23,8 +23,6 @@ import uvloop
 
 from rolloutpool_worker.tools import ToolWatch
 
-__all__ = ["WEDGED_SECONDS", "EventLoop", "Watchdog", "watch"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -51,14 +49,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Begins the loop's time.
-
-        Args:
-            loop: The loop to watch.
-            thread: The one in which the loop runs.
-            clock: Returns seconds that never go back; tests pass their own.
-            sleep: Sleeps for so many seconds; tests pass their own.
-        """
+        """Begins the loop's time."""
         self._loop = loop
         self._thread = thread
         self._clock = clock
@@ -122,11 +113,7 @@ class EventLoop:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts a coroutine on the loop; may be called from any thread.
-
-        Returns:
-            Its future. Another thread may wait for it; the loop's own thread must not, because it would wait for ever.
-        """
+        """Starts a coroutine on the loop; may be called from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -15,8 +15,6 @@ from rolloutpool_common.protocol.workers import WorkerState
 from rolloutpool_common.store import Store
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["find_fault", "main"]
-
 SECONDS = 10.0
 """For Redis to answer."""
 

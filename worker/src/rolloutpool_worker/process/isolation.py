@@ -25,8 +25,6 @@ from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import StoreError
 from rolloutpool_worker.rollout.services import Services
 
-__all__ = ["OPTION", "IsolatedRuns"]
-
 _log = logging.getLogger(__name__)
 
 OPTION = "--isolated"

@@ -27,23 +27,13 @@ from rolloutpool_common.process.stopping import stop_on_signals
 from rolloutpool_common.process.supervisor import Supervisor
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["OPTION", "run_parent"]
-
 _log = logging.getLogger(__name__)
 
 OPTION = "--processes"
 
 
 def run_parent(settings: WorkerSettings, processes: int) -> int:
-    """Runs workers until a signal ends them, or one of them refuses to start.
-
-    Args:
-        settings: Of the workers, which read them from the environment as well.
-        processes: How many.
-
-    Returns:
-        The exit code: 0 if all workers ended as they were told, 2 if one refused to start, 1 if one had to be killed.
-    """
+    """Runs workers until a signal ends them, or one of them refuses to start."""
     supervisor = Supervisor(_log.warning)
     obituaries = Obituaries(settings.redis_url.get_secret_value())
     command = [sys.executable, "-m", "rolloutpool_worker"]

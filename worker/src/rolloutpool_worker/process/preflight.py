@@ -15,8 +15,6 @@ from rolloutpool_common.protocol.operations import EndpointCheck, Preflight
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENCY, HEADER_TURN_KEY
 from rolloutpool_worker.rollout.services import Services
 
-__all__ = ["try_endpoints"]
-
 AT_ONCE = 32
 """Endpoints that are tried at the same time."""
 SECONDS = 5.0
@@ -26,16 +24,7 @@ TRIAL_KEY = "preflight/1"
 
 
 async def try_endpoints(services: Services, request_id: str, urls: list[str]) -> None:
-    """Tries each endpoint once, and stores what was found for the API process that asked.
-
-    Args:
-        services: What the process gives its rollouts; the calls go over the same connections and checks as theirs.
-        request_id: Names the answer, so that the API process finds it.
-        urls: Where `/health` is asked, like `http://host:port`.
-
-    Raises:
-        StoreError: Redis does not take the answer.
-    """
+    """Tries each endpoint once, and stores what was found for the API process that asked."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def limited(url: str) -> EndpointCheck:

@@ -16,19 +16,12 @@ from typing import Any
 
 from rolloutpool_common.store.workers import BeatAnswer, Progress, beat_arguments
 
-__all__ = ["Pulse"]
-
 
 class Pulse:
-    """What one process says of itself; made on its event loop."""
+    """Holds what one process says of itself; made on its event loop."""
 
     def __init__(self, worker_id: str, wrote_at: Callable[[], float]) -> None:
-        """Says nothing before the first `turn`.
-
-        Args:
-            worker_id: The worker.
-            wrote_at: Returns when Redis last accepted what a rollout wrote, on the monotonic clock.
-        """
+        """Says nothing before the first `turn`."""
         self.answers: asyncio.Queue[BeatAnswer] = asyncio.Queue()
         self._worker_id = worker_id
         self._wrote_at = wrote_at

@@ -27,8 +27,6 @@ from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["serve", "try_suspects"]
-
 _log = logging.getLogger(__name__)
 
 PARENT_CHECK_SECONDS = 1.0
@@ -39,14 +37,7 @@ LOOK_SECONDS = 0.25
 
 
 async def serve(settings: WorkerSettings, identity: WorkerIdentity, parent_pid: int, parent_id: str) -> None:
-    """Tries suspects until none has waited for a while, then exits.
-
-    Args:
-        settings: The same settings as the parent's.
-        identity: As the parent chose it.
-        parent_pid: The process of the worker that started this one.
-        parent_id: The id of that worker.
-    """
+    """Tries suspects until none has waited for a while, then exits."""
     worker = WorkerProcess(settings, role=WorkerRole.ISOLATED, identity=identity)
     loop = asyncio.get_running_loop()
     watch(loop)
@@ -73,12 +64,7 @@ async def serve(settings: WorkerSettings, identity: WorkerIdentity, parent_pid: 
 
 
 async def try_suspects(services: Services, parent_id: str) -> None:
-    """Tries one cohort after the other; returns when no suspect has waited for a while, or the drain begins.
-
-    Args:
-        services: The isolated process's.
-        parent_id: The worker that started it.
-    """
+    """Tries one cohort after the other; returns when no suspect has waited for a while, or the drain begins."""
     last = time.monotonic()
     # Every other cohort begins with who has waited longest, so that nobody waits for ever.
     for number in itertools.count():

@@ -18,8 +18,6 @@ from rolloutpool_common.rendering.pieces import write_pieces
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.pieces import Wanted
 
-__all__ = ["VocabularyWriter"]
-
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
@@ -35,14 +33,7 @@ class VocabularyWriter:
     """Writes the vocabularies of one process's tokenizers."""
 
     def __init__(self, cache: TokenizerCache, store: Store, worker_id: str, max_bytes: int) -> None:
-        """Prepares without asking.
-
-        Args:
-            cache: The process's tokenizers.
-            store: Where vocabularies are kept.
-            worker_id: Under which this process asks.
-            max_bytes: What the vocabularies of the whole pool may take.
-        """
+        """Prepares without asking."""
         self._cache = cache
         self._store = store
         self._worker_id = worker_id

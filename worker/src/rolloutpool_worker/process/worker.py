@@ -19,7 +19,8 @@
    lifeline. If it still holds claims, it stays on the list, so that the reconciler finds them and queues their rollouts
    again.
 
-An isolated worker (`process.trial`) warms no tokenizers, publishes nothing, pushes no results and starts no process.
+An isolated worker (`process.trial`) warms no tokenizers, publishes nothing, starts no process and does nothing for
+capabilities.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ from rolloutpool_common.process.background import BackgroundTask, end_process
 from rolloutpool_common.process.build import commit
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.reporting import Reporter
+from rolloutpool_common.protocol.offers import PLUGINS as KINDS
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import SCHEMA_SECONDS, ClaimLost, Store, StoreError
@@ -45,19 +47,16 @@ from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_common.store.workers import BEAT_SECONDS, BeatAnswer
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.composition import PLUGINS
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.host import close_environments
-from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.process.doubts import SharedDoubts
 from rolloutpool_worker.process.isolation import IsolatedRuns
 from rolloutpool_worker.process.pulse import Pulse
 from rolloutpool_worker.process.vocabularies import VocabularyWriter
-from rolloutpool_worker.process.webhooks import WebhookSender
 from rolloutpool_worker.rollout.services import Services, WorkerIdentity
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS
-
-__all__ = ["Surroundings", "WorkerProcess"]
 
 _log = logging.getLogger(__name__)
 
@@ -98,21 +97,15 @@ class WorkerProcess:
         services: Services | None = None,
         around: Surroundings = OWN,
     ) -> None:
-        """Prepares; connects nowhere.
-
-        Args:
-            settings: The process's settings.
-            role: Whether it takes any rollout, or suspects only.
-            identity: As its parent chose it; None makes one.
-            services: Made before, with their role and identity; None makes them.
-            around: What it makes of its process and machine.
-        """
+        """Prepares; connects nowhere."""
         self.services = services or Services(settings, role=role, identity=identity)
         self._end = around.end
         self._settings = self.services.settings
         self._store = self.services.store
         self._publisher = around.publisher(self._store, settings)
-        self._webhooks = WebhookSender(self._store, self.services.transport)
+        opened = self.services.capabilities.items()
+        self._parts = {name: one.part for name, one in opened if one.part is not None}
+        """What capabilities do in this process, by their names."""
         self._epoch = 0
         self.pulse = Pulse(self.worker_id, lambda: self._store.rollouts.accepted_at)
         self._lifeline = around.lifeline(settings.redis_url.get_secret_value(), self.worker_id, self.pulse)
@@ -121,7 +114,7 @@ class WorkerProcess:
         """What the last self-test of the lifeline has shown."""
         self._beats = BackgroundTask("beat", self._end)
         self._publishing = BackgroundTask("publish", self._end)
-        self._pushing = BackgroundTask("webhooks", self._end)
+        self._working = {name: BackgroundTask(name, self._end) for name in self._parts}
         self._isolated_runs = around.isolated_runs(self.services)
         self._isolating = BackgroundTask("isolated", self._end)
         self._reporter = Reporter(
@@ -139,11 +132,7 @@ class WorkerProcess:
         return self.services.worker_id
 
     async def prepare(self) -> None:
-        """Does what takes long, and needs nothing but a process: warms the tokenizers. Nobody hears of the worker yet.
-
-        Raises:
-            ForeignSchema: Redis holds the data of another version; nothing was written.
-        """
+        """Does what takes long and needs only a process: warms the tokenizers. Nobody hears of the worker yet."""
         services = self.services
         await services.store.check_schema()
         # Before the announcement: a worker that is listed and has no lifeline would look dead.
@@ -173,7 +162,8 @@ class WorkerProcess:
         if self.services.role is WorkerRole.ISOLATED:
             return
         self._publishing.start(self._publish())
-        self._pushing.start(self._webhooks.run())
+        for name, part in self._parts.items():
+            self._working[name].start(part.run())
         self._isolating.start(self._isolated_runs.run())
         if self._settings.token_pieces_mb:
             self._writing.start(self._vocabularies.run())
@@ -196,7 +186,8 @@ class WorkerProcess:
             return
         # Before the list of tasks is made, so that no rollout begins after it.
         self.services.drain.begin()
-        self._webhooks.stop()
+        for part in self._parts.values():
+            part.stop()
         tasks = [claim.task for claim in self.services.claims.current()]
         log_event(_log, logging.INFO, "drain begun", worker_id=self.worker_id, rollouts=len(tasks))
         start = time.monotonic()
@@ -224,7 +215,7 @@ class WorkerProcess:
         """Ends the background tasks, leaves Redis' list of workers unless it has claims, and closes all connections."""
         await self._isolated_runs.ended()
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
-        for task in (self._beats, self._publishing, self._pushing, self._isolating, self._writing):
+        for task in (self._beats, self._publishing, *self._working.values(), self._isolating, self._writing):
             await task.stop()
         await self._reporter.stop()
         with suppress(StoreError):
@@ -249,7 +240,6 @@ class WorkerProcess:
             agents=AGENTS.names(),
             termination_strategies=TERMINATION.names(),
             environments=ENVIRONMENTS.names(),
-            graders=GRADERS.names(),
             tokenizers=self._warm_tokenizers(),
             own_tokenizers=self._settings.tokenizers,
             versions={
@@ -257,6 +247,7 @@ class WorkerProcess:
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("rolloutpool-worker", "transformers", "tokenizers", "celery")},
             },
+            **{kind.announced: PLUGINS[kind.kind].names() for kind in KINDS},
         )
 
     def _note_lifeline(self) -> bool:
@@ -269,7 +260,7 @@ class WorkerProcess:
             elif not seen:
                 _log.warning(
                     "worker %s: its lifeline is not seen. A death that its parent cannot report is then noticed by "
-                    "missing beats, after 30 s. Allow its account our channels (ACL in docs/deployment.md), or look "
+                    "missing beats, after 30 s. Allow its account our channels (ACL in docs/operations.md), or look "
                     "for a proxy in between",
                     self.worker_id,
                 )
@@ -308,7 +299,8 @@ class WorkerProcess:
             self.services.claims.cancel(token)
         if answer.suspects:
             self.services.suspects_wait.set()
-        self._webhooks.note_pending(answer.pushes)
+        for part in self._parts.values():
+            part.heard(answer.notes)
         await self.services.kinds.share()
         await self._doubts.share(answer.epoch, answer.doubts)
         if answer.epoch != self._epoch:

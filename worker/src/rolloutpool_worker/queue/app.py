@@ -23,30 +23,27 @@ from celery import Celery
 from celery.apps.worker import Worker
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 
-from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, REGRADE_NAME, TASK_NAME, check_broker, make_celery
+from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, check_broker, make_celery
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
+from rolloutpool_worker.composition import CAPABILITIES, PLUGINS
+from rolloutpool_worker.ending import TicketOutcome
 from rolloutpool_worker.environments import ENVIRONMENTS
 from rolloutpool_worker.environments.operators_file import load_environments
-from rolloutpool_worker.graders import GRADERS
-from rolloutpool_worker.plugins import import_plugins
+from rolloutpool_worker.plugins import Registry, import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
-from rolloutpool_worker.process.regrading import regrade
 from rolloutpool_worker.process.worker import WorkerProcess
 from rolloutpool_worker.queue.celery_compat import LoopConsumer, log_signals, refuse_revokes
 from rolloutpool_worker.queue.pace import Pace
 from rolloutpool_worker.queue.pool import LoopPool, RolloutsFailed, RolloutsGoOn
 from rolloutpool_worker.queue.slots import Slots
-from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.own_offer import own_digest
 from rolloutpool_worker.rollout.services import WorkerIdentity
 from rolloutpool_worker.rollout.ticket import TicketEnd, run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
-
-__all__ = ["CeleryWorker", "load_plugins"]
 
 HURRY_SECONDS = 10
 """From the second SIGTERM until the process ends itself, whatever it still does."""
@@ -90,9 +87,9 @@ class CeleryWorker:
         def preflight(request_id: str, urls: list[str]) -> Future[None]:
             return self._loop.submit(try_endpoints(self._services, request_id, urls))
 
-        @app.task(name=REGRADE_NAME, ignore_result=True)
-        def regrade_batch(regrade_id: str) -> Future[None]:
-            return self._loop.submit(regrade(self._services, regrade_id))
+        for one in CAPABILITIES:
+            for name in one.tasks:
+                self._add_task(app, one.name, name)
 
         # Not weak: Celery would forget a bound method at once, because nothing else refers to it.
         worker_ready.connect(self._start, weak=False)
@@ -100,13 +97,15 @@ class CeleryWorker:
         worker_shutdown.connect(self.stop, weak=False)
         return app
 
-    async def _run(self, uids: list[str]) -> list[str]:
-        """Runs the rollouts of one ticket; returns what became of each, as Flower shows it.
+    def _add_task(self, app: Celery, capability: str, name: str) -> None:
+        """Has a capability do what the API asks for by this name."""
 
-        Raises:
-            RolloutsFailed: Some of them failed.
-            RolloutsGoOn: None failed, and some wait for another ticket.
-        """
+        @app.task(name=name, ignore_result=True)
+        def work(subject: str) -> Future[None]:
+            return self._loop.submit(self._services.capabilities[capability].tasks[name](subject))
+
+    async def _run(self, uids: list[str]) -> list[str]:
+        """Runs the rollouts of one ticket; returns what became of each, as Flower shows it."""
         # A task for each, because each can be cancelled alone.
         ends = await asyncio.gather(*(asyncio.create_task(self._run_one(uid)) for uid in uids))
         outcomes = [end.outcome for end in ends]
@@ -131,11 +130,7 @@ class CeleryWorker:
             self._slots.give()
 
     def worker(self) -> Worker:
-        """Makes Celery's worker.
-
-        Returns:
-            The worker, with this process's pool and slots. Its `start` returns when the process shall end.
-        """
+        """Makes Celery's worker."""
         settings = self._settings
         log_signals()
         refuse_revokes()
@@ -188,18 +183,10 @@ async def _prepared(settings: WorkerSettings, identity: WorkerIdentity | None) -
 
 
 def load_plugins(settings: WorkerSettings) -> None:
-    """Registers the tools, agents, termination strategies, environments and graders of this process.
-
-    Args:
-        settings: Name the plug-ins' modules and the operator's file of environments, and how long the calculator waits.
-
-    Raises:
-        NameTaken: Two plug-ins of one kind have one name.
-        PluginBroken: A plug-in cannot be imported.
-        EnvironmentsFileInvalid: The file of environments cannot be used.
-    """
+    """Registers the tools, agents, termination strategies, environments and other plug-ins of this process."""
     calculator.set_delay(*settings.calculator_delay_ms)
-    for registry in (TOOLS, agent.AGENTS, termination.TERMINATION, ENVIRONMENTS, GRADERS):
+    registries: list[Registry[Any]] = [TOOLS, agent.AGENTS, termination.TERMINATION, ENVIRONMENTS, *PLUGINS.values()]
+    for registry in registries:
         registry.load_entry_points()
     import_plugins(settings.plugins)
     # After the plug-ins, whose names the file may not take.

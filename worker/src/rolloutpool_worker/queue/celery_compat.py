@@ -1,4 +1,4 @@
-"""What the worker uses of Celery beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the worker uses of Celery beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `BasePool.on_apply` gets the arguments of Celery's tracer, in the order of `PoolTask`. We run the task without the
   tracer, which would hold a thread until the task ends.
@@ -29,17 +29,6 @@ from kombu.serialization import loads
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.queue.kombu_compat import reserve_only_while
 
-__all__ = [
-    "LoopConsumer",
-    "PoolTask",
-    "TaskCallback",
-    "log_signals",
-    "refuse_revokes",
-    "report_failure",
-    "report_retry",
-    "report_success",
-]
-
 _log = logging.getLogger(__name__)
 
 TaskCallback: TypeAlias = Callable[[tuple[bool, object, float]], None]
@@ -50,7 +39,7 @@ FLUSH_SECONDS = 0.1
 
 
 class PoolTask(NamedTuple):
-    """What Celery hands a pool for one message, in its order."""
+    """Holds what Celery hands a pool for one message, in its order."""
 
     name: str
     id: str
@@ -66,23 +55,12 @@ class PoolTask(NamedTuple):
 
 
 def report_success(callback: TaskCallback, result: object, seconds: float) -> None:
-    """Tells Celery that a task has ended.
-
-    Args:
-        callback: As Celery gave it to the pool with the task.
-        result: What the task returned.
-        seconds: From the task's start to its end.
-    """
+    """Tells Celery that a task has ended."""
     callback((False, result, seconds))
 
 
 def report_failure(callback: TaskCallback, seconds: float) -> None:
-    """Tells Celery that a task has failed with the exception that is being handled.
-
-    Args:
-        callback: As Celery gave it to the pool with the task.
-        seconds: From the task's start to its end.
-    """
+    """Tells Celery that a task has failed with the exception that is being handled."""
     info = ExceptionInfo()
     # As billiard wraps it, Flower would show `ExceptionWithTraceback()` for every failure.
     info.exception = sys.exception()
@@ -90,13 +68,7 @@ def report_failure(callback: TaskCallback, seconds: float) -> None:
 
 
 def report_retry(callback: TaskCallback, why: Exception, seconds: float) -> None:
-    """Tells Celery that a task's work goes on by another message.
-
-    Args:
-        callback: As Celery gave it to the pool with the task.
-        why: It is being handled, and says it.
-        seconds: From the task's start to its end.
-    """
+    """Tells Celery that a task's work goes on by another message."""
     info = ExceptionInfo()
     info.exception = Retry(exc=why)
     callback((True, info, seconds))

@@ -11,16 +11,16 @@ from pydantic import Field, SecretStr
 from rolloutpool_common.process.settings import ProcessSettings, SettingsInvalid, refuse_start
 from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker, make_celery
 
-__all__ = ["FlowerSettings", "main"]
-
 
 class FlowerSettings(ProcessSettings):
     """How the Flower process runs."""
 
     flower_host: str = "127.0.0.1"
+    """Address to listen on."""
     flower_port: int = Field(default=5555, ge=0, le=65535)
+    """TCP port; 0 picks a free one."""
     flower_auth: SecretStr = Field(examples=["user:password"])
-    """`user:password`; Flower can read every ticket, so it is never open."""
+    """`user:password`; Flower can read every ticket, so it is never open. `rolloutpool up` makes one and says where."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What our Flower process uses of Flower beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what our Flower uses of the package beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `flower.events.PrometheusMetrics.observe_task` counts each event of a task in series by the task's name. Ours are
   named by batch, and Flower never forgets a series, so its memory would grow with each batch.
@@ -11,8 +11,6 @@ from typing import Any
 from flower.events import PrometheusMetrics
 
 from rolloutpool_common.queue.celery_app import TASK_NAME
-
-__all__ = ["count_under_one_name"]
 
 
 def count_under_one_name() -> None:

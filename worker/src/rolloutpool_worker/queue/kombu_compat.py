@@ -1,4 +1,4 @@
-"""What the worker uses of kombu beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what the worker uses of kombu beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `channel.qos.can_consume`: kombu's Redis transport calls it before each reservation, and we replace it.
 
@@ -8,17 +8,11 @@
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["reserve_only_while"]
-
 
 def reserve_only_while(channel: Any, has_room: Callable[[], bool]) -> None:
     """Makes a channel reserve messages only while there is room, besides kombu's own limit.
 
     kombu counts messages, but a message brings several rollouts.
-
-    Args:
-        channel: A channel of kombu's Redis transport.
-        has_room: Asked before each reservation, in the thread of Celery's hub; must not block.
     """
     qos = channel.qos
     may_reserve = qos.can_consume

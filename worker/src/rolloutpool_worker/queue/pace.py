@@ -15,8 +15,6 @@ all 64 within 0.2 s.
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["Pace"]
-
 PAUSE_SECONDS = 0.003
 """For each rollout that a worker has more than lately. An empty worker with 256 slots is full after 0.8 s."""
 SPAN_SECONDS = 0.25
@@ -27,11 +25,7 @@ class Pace:
     """When this worker may reserve its next message; used by Celery's thread only."""
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
-        """Starts without a pause.
-
-        Args:
-            clock: Returns seconds that never go back; tests pass their own.
-        """
+        """Starts without a pause."""
         self._clock = clock
         self._paused_until = clock()
         self._span = 0
@@ -45,12 +39,7 @@ class Pace:
         return self._clock() >= self._paused_until
 
     def took(self, count: int, running: int) -> None:
-        """Notes that a message was taken, and pauses where the worker fills up.
-
-        Args:
-            count: Rollouts in the message.
-            running: Rollouts that the worker has now, those of the message included.
-        """
+        """Notes that a message was taken, and pauses where the worker fills up."""
         now = self._clock()
         span, had = int(now / SPAN_SECONDS), running - count
         if span != self._span:

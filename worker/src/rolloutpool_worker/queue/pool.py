@@ -12,7 +12,7 @@ and Flower count it as active for as long as its rollouts run. Two threads take 
 5. `_settle` runs in Celery's thread and tells Celery of each end. All of Celery's callbacks run there.
 
 The pool terminates nothing: Celery would ask for that both for a revoked task and for a cold shutdown, and would lose
-what is in flight (docs/decisions/0009).
+what is in flight (docs/decisions/0005).
 """
 
 import logging
@@ -29,8 +29,6 @@ from celery.concurrency.thread import TaskPool
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_worker.queue.celery_compat import PoolTask, TaskCallback, report_failure, report_retry, report_success
 from rolloutpool_worker.queue.slots import Slots
-
-__all__ = ["LoopPool", "RolloutsFailed", "RolloutsGoOn"]
 
 _log = logging.getLogger(__name__)
 
@@ -93,15 +91,7 @@ class LoopPool(TaskPool):
         accept_callback: Callable[[int, float], None] | None = None,
         **_: Any,
     ) -> None:
-        """Starts the task of one message.
-
-        Args:
-            target: Celery's tracer. It is not called, because it would wait for the task.
-            args: a `PoolTask`.
-            kwargs: of the tracer.
-            callback: hears of the task's end.
-            accept_callback: hears of its start.
-        """
+        """Starts the task of one message."""
         assert args is not None
         assert callback is not None
         assert accept_callback is not None

@@ -2,7 +2,7 @@
 
 Each rollout holds one slot, so that a slow rollout keeps no other's place. A message may bring several rollouts. It is
 reserved as soon as one slot is free; the rest of its rollouts waits in this process for the next slots. Otherwise slots
-would idle until there is room for a whole message (docs/decisions/0034).
+would idle until there is room for a whole message (docs/decisions/0005).
 
 Example: 16 slots, 2 rollouts per message. Eight messages fill them. When one rollout has ended, a message comes: one of
 its rollouts begins, and the other one when the next rollout has ended. Until then nothing more is reserved.
@@ -10,18 +10,12 @@ its rollouts begins, and the other one when the next rollout has ended. Until th
 
 from collections.abc import Callable
 
-__all__ = ["Slots"]
-
 
 class Slots:
     """Counts the slots that are taken. One thread may take while another gives back."""
 
     def __init__(self, total: int) -> None:
-        """Starts with all slots free.
-
-        Args:
-            total: rollouts that may run at once.
-        """
+        """Starts with all slots free."""
         self._total = total
         # Two counters, each written by one thread only: Celery's takes, the event loop's gives back.
         self._taken = self._given = 0
@@ -39,11 +33,7 @@ class Slots:
         return self.in_use < self._total
 
     def take(self, count: int) -> None:
-        """Takes slots for the rollouts of a message; called in Celery's thread.
-
-        Args:
-            count: Rollouts in the message. They may be more than are free; then nothing is reserved until enough end.
-        """
+        """Takes slots for the rollouts of a message; called in Celery's thread."""
         # All at once, although the rollouts begin one by one: else the hub would reserve the next message too soon.
         self._taken += count
 

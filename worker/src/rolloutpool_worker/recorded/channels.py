@@ -21,8 +21,6 @@ from rolloutpool_worker.policy import (
 from rolloutpool_worker.policy.engine_reply import EngineTurn, Finish
 from rolloutpool_worker.recorded.script import RecordedTurn, Script, joined
 
-__all__ = ["RecordedCallback", "RecordedEngine"]
-
 _MASK_REFUSED = 422
 
 
@@ -57,20 +55,17 @@ class RecordedCallback(CallbackChannel):
 
 
 def _reply(turn: RecordedTurn) -> Reply:
-    prompt, summary = turn.prompt_ids if turn.echoed else None, turn.summary
-    # A turn without ids is in no sample. Then its prompt is taken to be what the ledger expects, at the same length.
-    repeated = summary.prompt_tokens if turn.echoed and prompt is None else 0
+    summary = turn.summary
     return Reply(
         message=turn.message,
         finish_reason=summary.finish_reason,
         token_ids=[token for part in turn.parts for token in part.ids],
         logprobs=[logprob for part in turn.parts for logprob in part.logprobs],
-        prompt_token_ids=[] if repeated else prompt,
+        prompt_token_ids=turn.prompt_ids if turn.echoed else None,
         prefix=0,
         policy_version=summary.policy_version,
         keeps_ids=None,
         fingerprint=None,
-        repeated=repeated,
     )
 
 
@@ -83,16 +78,12 @@ class RecordedEngine(EngineChannel):
         self._script = script
 
     async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
-        """Answers a turn from the record, or asks the engine where the record does not have it.
-
-        Raises:
-            RequestFault: The prompt of a turn that a fork keeps is not the recorded one.
-        """
+        """Answers a turn from the record, or asks the engine where the record does not have it."""
         recorded = None if branch else self._script.turn(turn)
         if recorded is None:
             return await super().sample(turn, prompt, branch=branch)
         ids = recorded.prompt_ids
-        if not self._script.whole and ids is not None and joined(ids) != prompt.text:
+        if not self._script.whole and joined(ids) != prompt.text:
             raise RequestFault(
                 f"turn {turn} of the parent was sampled after {len(ids)} ids, and this worker renders {prompt.length} "
                 "others; it has another tokenizer, template or other tools than the parent's worker"

@@ -1,30 +1,37 @@
-"""What happened in a rollout, turn by turn, as its result has it.
+"""Says what happened in a rollout, turn by turn, as its journal has it.
 
-A result holds a rollout as it ended: one transcript, and samples. The script is made of them in three steps:
+A result carries the journal (`common/protocol/kept_journal.py`). Its records are read in their order:
 
-1. **Messages.** The transcript is cut at the policy's messages: each begins a turn, and what follows it was observed
-   after it. Where the agent has edited the history, the record has the transcript before each edit, and what is new in
-   each of these is read one after the other.
-2. **Tokens.** A sample's segments say which ids a turn has sampled, and so what its prompt was: all ids of the sample
-   before them.
-3. **Observations.** After a policy's message with calls, the messages of tools that answer these calls are results.
+    turn          begins a turn: the policy's message, and what was sampled after which prompt
+    observation   follows it: results of its calls, what the environment said, messages of the agent
+    edit          follows it: from here on the history is another one
 
-    messages   user, assistant (call), tool, assistant       2 turns: the tool's message is the result of turn 1
-    sample     prompt 1 2 3, response 10 11 | 20 | 12        turn 1: 10 11 after 1 2 3; turn 2: 12 after 1 2 3 10 11 20
+Prompts are not in the records; they are what the ledger's entries before the sampled ones make of the context.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.drift import DriftLabel
-from rolloutpool_common.protocol.environments import EnvironmentFacts, EnvironmentStep
-from rolloutpool_common.protocol.replay import ReplayRecord
-from rolloutpool_common.protocol.result import RolloutResult, Sample, ToolTime, TurnSummary
+from rolloutpool_common.protocol.environments import EnvironmentFacts
+from rolloutpool_common.protocol.journal import (
+    EditRecord,
+    EnvironmentRecord,
+    JournalRecord,
+    JournalUnreadable,
+    ObservationRecord,
+    TurnRecord,
+)
+from rolloutpool_common.protocol.kept_journal import JournalMissing, read_journal
+from rolloutpool_common.protocol.result import RolloutResult, ToolTime, TurnSummary
+from rolloutpool_common.tokens.arrays import unpack
+from rolloutpool_common.tokens.context_fold import ContextFold
+from rolloutpool_common.tokens.entries import Entry, ForkEntry, SampledEntry
+from rolloutpool_worker.environments import StepAnswer
 from rolloutpool_worker.policy.engine_reply import EnginePart
-
-__all__ = ["RecordEnds", "RecordLacks", "RecordMismatch", "RecordedTurn", "Script"]
 
 Messages = list[dict[str, Any]]
 
@@ -41,28 +48,39 @@ class RecordMismatch(RolloutPoolError):
     """The agent does something else than the record says."""
 
     def __init__(self, what: str, recorded: str, replayed: str, *, turn: int) -> None:
-        """What differs, and in which turn."""
+        """Returns what differs, and in which turn."""
         super().__init__(f"turn {turn}: {what}: recorded {recorded}, now {replayed}")
         self.what, self.recorded, self.replayed, self.turn = what, recorded, replayed, turn
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordedTurn:
     """One turn as it happened."""
 
-    summary: TurnSummary
-    message: dict[str, Any]
-    """The policy's, in normal form."""
-    observed: Messages
-    """What followed it, before the next turn."""
-    parts: tuple[EnginePart, ...]
-    """What was sampled; empty where a turn has no ids."""
-    sample: Sample | None
-    """Which holds these ids; None where there are none."""
+    record: TurnRecord
+    context: "array[int]" = field(repr=False)
+    """Begins with its prompt; other turns may have the same."""
     start: int
-    """Where they begin in that sample's response."""
-    facts: EnvironmentFacts | None
-    """What the environment said after it."""
+    """Where what was sampled begins in it."""
+    parts: tuple[EnginePart, ...]
+    """What was sampled; those without ids are left out."""
+    after: list[ObservationRecord | EditRecord] = field(default_factory=list)
+    """The records that follow it, up to the next turn."""
+
+    @property
+    def summary(self) -> TurnSummary:
+        """The turn as the result reports it."""
+        return self.record.summary
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The policy's, in normal form."""
+        return self.record.message
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Returns what it was sampled after."""
+        return self.context[: self.start].tolist()
 
     @property
     def echoed(self) -> bool:
@@ -70,108 +88,106 @@ class RecordedTurn:
         return self.summary.drift != DriftLabel.UNVERIFIED
 
     @property
-    def prompt_ids(self) -> list[int] | None:
-        """What it was sampled after; None where the result does not have it."""
-        return None if self.sample is None else [*self.sample.prompt_ids, *self.sample.response_ids[: self.start]]
-
-    @property
     def trained(self) -> bool:
-        """Whether its ids are trained; where they are not, the result has no log-probabilities of them."""
-        n = sum(len(part.ids) for part in self.parts)
-        return self.sample is not None and 1 in self.sample.response_mask[self.start : self.start + n]
+        """Whether its ids are trained."""
+        return any(entry.train and entry.ids for entry in self.record.entries if isinstance(entry, SampledEntry))
 
     @property
     def results(self) -> Messages | None:
         """The results of its calls; None where they were not run, or the rollout ended before they were recorded."""
-        calls = self.message.get("tool_calls") or []
-        found = self.observed[: len(calls)]
-        answered = len(found) == len(calls) and all(message["role"] == "tool" for message in found)
-        return found if answered else None
+        answer = next((one for one in self._observations if one.tool_calls), None)
+        return None if answer is None else answer.messages[: answer.tool_calls]
 
     @property
-    def times(self) -> list[ToolTime]:
+    def times(self) -> Sequence[ToolTime]:
         """How long each of these calls took."""
-        return self.summary.tools
+        return next((one.times for one in self._observations if one.tool_calls), ())
+
+    @property
+    def facts(self) -> EnvironmentFacts | None:
+        """Returns what its environment said after it."""
+        return next((one.environment for one in self._observations if one.environment is not None), None)
+
+    @property
+    def answer(self) -> StepAnswer | None:
+        """Returns what its environment answered to its message as an action; None where it was not asked so."""
+        asked = next((one for one in self._observations if one.environment is not None and not one.tool_calls), None)
+        if asked is None or asked.environment is None or not asked.environment.steps:
+            return None
+        (step,) = asked.environment.steps
+        return StepAnswer(asked.messages[0]["content"], step.reward, step.done, step.info)
+
+    @property
+    def _observations(self) -> list[ObservationRecord]:
+        return [one for one in self.after if isinstance(one, ObservationRecord)]
 
 
 class Script:
     """The turns of one rollout, or those of them that a fork keeps."""
 
-    def __init__(self, turns: Sequence[RecordedTurn], opening: Messages, given: int, *, last: int | None) -> None:
-        """Use `read`.
-
-        Args:
-            turns: In order, from turn 1.
-            opening: The messages before the first turn.
-            given: How many of these the trainer submitted.
-            last: The last turn that is answered from the record; None for all of them and nothing after them.
-        """
-        self._turns = turns if last is None else turns[:last]
-        self.given = opening[:given]
+    def __init__(self, submitted: Messages, records: Sequence[JournalRecord], *, last: int | None = None) -> None:
+        """Reads a journal."""
+        self.given = submitted
         """The rollout's own messages."""
-        self.opened = opening[given:]
-        """Those with which its environment's session began."""
+        self.session: EnvironmentRecord | None = None
+        """How its environment's session began; None where it had none."""
         self.whole = last is None
         """Whether nothing may follow the recorded turns."""
+        self.following: RecordedTurn | None = None
+        """The turn behind the last one that is kept; None where there is none."""
+        turns: list[RecordedTurn] = []
+        context = ContextFold()
+        for record in records:
+            match record:
+                case EnvironmentRecord():
+                    self.session = record
+                case TurnRecord():
+                    turns.append(_turn(record, context))
+                case _:
+                    _follow(context, record.entries)
+                    turns[-1].after.append(record)
+        if last is not None:
+            self.following = turns[last] if last < len(turns) else None
+            turns = turns[:last]
+        self._turns = turns
 
     def __len__(self) -> int:
         return len(self._turns)
 
     @classmethod
-    def read(cls, result: RolloutResult, record: ReplayRecord, *, last: int | None = None) -> "Script":
-        """Reads a result.
+    def read(cls, result: RolloutResult, *, last: int | None = None) -> "Script":
+        """Reads a result."""
+        try:
+            kept = read_journal(result)
+        except (JournalMissing, JournalUnreadable) as error:
+            raise RecordLacks(error.message) from None
+        if any(record.branch for record in kept.records):
+            raise RecordLacks("it has several branches, and turns are counted in one")
+        if not any(record.entries for record in kept.records):
+            raise RecordLacks("its policy has given no ids")
+        return cls(kept.submitted, kept.records, last=last)
 
-        Args:
-            result: Of a rollout that has ended.
-            record: Its own, or what is assumed of an older one.
-            last: As of `Script`.
+    @property
+    def opened(self) -> Messages:
+        """The messages with which its environment's session began."""
+        return [] if self.session is None else self.session.messages
 
-        Raises:
-            RecordLacks: Something is missing; the message says what.
-        """
-        opening, said = _split(result, record)
-        if len(said) != len(result.turns):
-            raise RecordLacks(
-                f"its transcript has {len(said)} messages of the policy, and it counts {len(result.turns)} turns"
-            )
-        parts: dict[int, list[tuple[Sample, int, EnginePart]]] = {}
-        for sample in result.samples:
-            for segment in sample.segments:
-                if segment.kind == "sampled":
-                    part = slice(segment.start, segment.start + segment.n)
-                    ids, logprobs = sample.response_ids[part], sample.response_logprobs[part]
-                    found = EnginePart(ids, logprobs, segment.policy_version)
-                    parts.setdefault(segment.turn, []).append((sample, segment.start, found))
-        steps: dict[int, list[EnvironmentStep]] = {}
-        for step in record.steps:
-            steps.setdefault(step.turn, []).append(EnvironmentStep(step.place, step.reward, step.done))
-        turns = []
-        for summary, (message, observed) in zip(result.turns, said, strict=True):
-            sampled, said_then = parts.get(summary.turn, []), steps.get(summary.turn)
-            if sum(len(part.ids) for *_, part in sampled) != summary.sampled_tokens:
-                raise RecordLacks(f"turn {summary.turn} has sampled {summary.sampled_tokens} ids, not all are there")
-            turns.append(
-                RecordedTurn(
-                    summary=summary,
-                    message=message,
-                    observed=observed,
-                    parts=tuple(part for *_, part in sampled),
-                    sample=sampled[0][0] if sampled else None,
-                    start=sampled[0][1] if sampled else 0,
-                    facts=EnvironmentFacts(tuple(said_then), record.snapshots.get(summary.turn)) if said_then else None,
-                )
-            )
-        return cls(turns, opening, record.given, last=last)
+    @property
+    def records(self) -> list[JournalRecord]:
+        """The records of these turns, and of the session before them."""
+        found: list[JournalRecord] = [] if self.session is None else [self.session]
+        for turn in self._turns:
+            found += (turn.record, *turn.after)
+        return found
+
+    def drop_logprobs(self, *, keep: Collection[int]) -> None:
+        """Puts zeros in the place of log-probabilities: what a fork does not train has none, as in its result."""
+        for number, turn in enumerate(self._turns, 1):
+            if number not in keep:
+                turn.parts = tuple(replace(part, logprobs=[0.0] * len(part.ids)) for part in turn.parts)
 
     def turn(self, number: int) -> RecordedTurn | None:
-        """Finds a turn, from 1.
-
-        Returns:
-            The turn; None behind what a fork keeps.
-
-        Raises:
-            RecordEnds: There is no such turn, and nothing may follow.
-        """
+        """Finds a turn, from 1."""
         if number <= len(self._turns):
             return self._turns[number - 1]
         if self.whole:
@@ -179,24 +195,24 @@ class Script:
         return None
 
 
-def _split(result: RolloutResult, record: ReplayRecord) -> tuple[Messages, list[tuple[dict[str, Any], Messages]]]:
-    """Cuts the messages at the policy's: what came before the first turn, then each turn with what followed it."""
-    transcripts = [*(edit.before for edit in record.edits), result.messages]
-    begin = record.given + record.opened
-    opening = [message.wire() for message in transcripts[0][:begin]]
-    # An edited history begins with what the edit has left; what is new follows that.
-    starts = [begin, *(edit.kept for edit in record.edits)]
-    turns: list[tuple[dict[str, Any], Messages]] = []
-    for transcript, start in zip(transcripts, starts, strict=True):
-        for message in transcript[start:]:
-            wire = message.wire()
-            if wire["role"] == "assistant":
-                turns.append((wire, []))
-            elif turns:
-                turns[-1][1].append(wire)
-            else:
-                raise RecordLacks("messages follow the prompt before the first turn")
-    return opening, turns
+def _turn(record: TurnRecord, context: ContextFold) -> RecordedTurn:
+    sampled = [entry for entry in record.entries if isinstance(entry, SampledEntry)]
+    # The trainer's prompt may have changed the context before anything was sampled.
+    _follow(context, record.entries[: len(record.entries) - len(sampled)])
+    start = len(context.ids)
+    _follow(context, sampled)
+    parts = (
+        EnginePart(unpack(e.ids, array("I")).tolist(), unpack(e.logprobs, array("d")).tolist(), e.policy_version)
+        for e in sampled
+    )
+    return RecordedTurn(record, context.ids, start, tuple(part for part in parts if part.ids))
+
+
+def _follow(context: ContextFold, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        # Another tail begins behind what any turn before was asked with. A fork may cut that, and its turns keep it.
+        keep, anew = getattr(entry, "keep", None), isinstance(entry, ForkEntry)
+        context.add(unpack(entry.ids, array("I")), keep, anew=anew)
 
 
 def joined(ids: Sequence[int]) -> bytes:

@@ -14,15 +14,13 @@ from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.environments import Environment, OpenedSession, SessionLife, SessionScore, StepAnswer
 from rolloutpool_worker.recorded.script import RecordEnds, Script
 
-__all__ = ["RecordedEnvironment", "RecordedSession"]
-
 
 class RecordedEnvironment(Environment):
     """An environment that can be opened and scored, and answers nothing else."""
 
     def __init__(self, script: Script, record: ReplayRecord, report: EnvironmentReport | None) -> None:
         """Takes what the result says of the environment; None where the rollout ended before it was scored."""
-        self.crash = record.crash or CrashEffect.STATELESS
+        self.crash = CrashEffect.STATELESS if script.session is None else script.session.crash
         self.by_text = record.by_text
         self._script = script
         self._tools = [ToolDefinition.model_validate(definition) for definition in record.tools]
@@ -51,12 +49,11 @@ class RecordedSession(SessionLife):
     async def step(self, text: str) -> StepAnswer:
         """Answers a message from the record, or asks the environment where the record has no answer."""
         turn = self._script.turn(self.turn) if self.turn else None
-        if turn is None or turn.facts is None or not turn.observed:
+        if turn is None or turn.answer is None:
             if self._script.whole:
                 raise RecordEnds(f"the environment's answer to turn {self.turn} is not in the record")
             return await super().step(text)
-        (step,) = turn.facts.steps
-        return StepAnswer(turn.observed[0]["content"], step.reward, step.done)
+        return turn.answer
 
     async def take_facts(self) -> EnvironmentFacts | None:
         """Returns what the record has of a turn; of others, what the environment has said."""

@@ -8,8 +8,6 @@ from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_worker.recorded.script import RecordEnds, RecordMismatch, Script, shown_calls
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
-__all__ = ["RecordedTools"]
-
 
 class RecordedTools(ToolRunner):
     """The tools of a rollout of which some turns are recorded."""
@@ -28,12 +26,7 @@ class RecordedTools(ToolRunner):
     async def run(
         self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], *, faults: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Answers the calls of one turn from the record; arguments and result as of `ToolRunner.run`.
-
-        Raises:
-            RecordMismatch: The agent runs other calls than were answered.
-            RecordEnds: The rollout ended before they were answered, and nothing may follow.
-        """
+        """Answers the calls of one turn from the record; arguments and result as of `ToolRunner.run`."""
         turn = self._script.turn(contexts[0].turn) if contexts else None
         results = None if turn is None else turn.results
         if turn is None or results is None:

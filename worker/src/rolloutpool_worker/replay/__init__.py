@@ -2,5 +2,4 @@
 
 - `run` does it; `python -m rolloutpool_worker.replay` is its command (`__main__`).
 - `differences` compares two results.
-- `assumed` fills in what results of older versions lack.
 """

@@ -21,8 +21,6 @@ from rolloutpool_worker.settings import WorkerSettings
 if TYPE_CHECKING:
     from rolloutpool_common.rendering import TokenizerCache
 
-__all__ = ["main", "replay_lines"]
-
 
 def main() -> None:
     """Replays what comes on standard input."""
@@ -53,14 +51,7 @@ def main() -> None:
 async def replay_lines(
     lines: Iterable[str], output: TextIO, tokenizers: "TokenizerCache", tokenizer: str | None = None
 ) -> None:
-    """Replays results.
-
-    Args:
-        lines: Each a result as JSON; empty ones are left out.
-        output: Gets a report for each, one a line.
-        tokenizers: Loads the rollouts' own.
-        tokenizer: In the place of the recorded ones.
-    """
+    """Replays results."""
     from rolloutpool_worker.replay.run import Replayer
 
     replayer = Replayer(tokenizers)

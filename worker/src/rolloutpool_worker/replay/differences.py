@@ -1,8 +1,8 @@
 """Compares a result with what its replay gave: turns, ids, masks, log-probabilities, segments, messages, the end.
 
-Times, workers and attempts are left out: no two runs have them in common. The digests that the worker noted (see
-`common/protocol/replay.py`) are compared too. They find what a replay alone cannot: it answers with the ids of the
-result, so an id that was changed in the result would come out of it as well.
+Times, workers and attempts are left out: no two runs have them in common. A replay answers with what the journal says.
+That can be read only beside the ids and messages that it was written with (`common/protocol/kept_journal.py`), so what
+differs here is what this code makes of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,6 @@ from typing import Any
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.replay import ReplayDifference
 from rolloutpool_common.protocol.result import RolloutResult, Sample
-
-__all__ = ["differences"]
 
 _TURN_FIELDS = (
     "prompt_tokens",
@@ -31,28 +29,11 @@ _LONGEST = 120
 
 
 def differences(recorded: RolloutResult, again: RolloutResult) -> list[ReplayDifference]:
-    """Lists what differs, in the order of the rollout.
-
-    Args:
-        recorded: As it was delivered.
-        again: As the replay has made it.
-    """
-    found = [*_digests(recorded, again), *_turns(recorded, again), *_samples(recorded, again)]
+    """Lists what differs, in the order of the rollout."""
+    found = [*_turns(recorded, again), *_samples(recorded, again)]
     found += [*_messages(recorded, again), *_end(recorded, again)]
     last = len(recorded.turns) + 1
     return sorted(found, key=lambda difference: last if difference.turn is None else difference.turn)
-
-
-def _digests(recorded: RolloutResult, again: RolloutResult) -> Iterator[ReplayDifference]:
-    ours, theirs = recorded.replay, again.replay
-    if ours is None or theirs is None:
-        return
-    for turn, (a, b) in enumerate(zip(ours.turns, theirs.turns, strict=False), 1):
-        if a != b:
-            yield _difference("what was sampled (digest)", a, b, turn=turn)
-    for sample, (a, b) in enumerate(zip(ours.samples, theirs.samples, strict=False)):
-        if a != b:
-            yield _difference("ids (digest)", a, b, sample=sample)
 
 
 def _turns(recorded: RolloutResult, again: RolloutResult) -> Iterator[ReplayDifference]:
@@ -95,9 +76,10 @@ def _messages(recorded: RolloutResult, again: RolloutResult) -> Iterator[ReplayD
     for position, (a, b) in enumerate(zip(ours, theirs, strict=False)):
         if a != b:
             name = next(key for key in (*a, *b) if a.get(key) != b.get(key) or key not in a or key not in b)
-            turn = sum(message["role"] == "assistant" for message in ours[: position + 1]) or None
             # After an edit, the transcript no longer has all turns, so its messages cannot be counted.
-            known = turn if recorded.replay is None or not recorded.replay.edits else None
+            said = [place for place, message in enumerate(ours) if message["role"] == "assistant"]
+            given = len(said) - len(recorded.turns)
+            known = sum(place <= position for place in said[given:]) or None if given >= 0 else None
             yield _difference(f"messages.{name}", a.get(name), b.get(name), turn=known, position=position)
             return
     if len(ours) != len(theirs):

@@ -1,7 +1,7 @@
 """The replay of one rollout.
 
-1. **Read** the result into a script (`recorded`), and its options into a spec. A result without a record gets an
-   assumed one (`assumed`).
+1. **Read** the journal that the result carries into a script (`recorded`), and its options into a spec. A result that
+   was changed does not give its journal back; then that is the difference, and nothing is run.
 2. **Run** the real agent over a real conversation, with a channel, tools and an environment that answer from the
    script. The ledger is written, echoes are verified, deltas rendered and masks planned anew; nothing is journaled.
 3. **Compare** the new result with the old one (`differences`).
@@ -20,6 +20,7 @@ from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.kept_journal import ResultChanged
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.replay import (
     ForkOrigin,
@@ -57,13 +58,10 @@ from rolloutpool_worker.recorded import (
     Script,
 )
 from rolloutpool_worker.recorded.session import RecordedEnvironment
-from rolloutpool_worker.replay.assumed import assumed_record
 from rolloutpool_worker.replay.differences import differences
 from rolloutpool_worker.rollout.environment import begin_session, tools_of
 from rolloutpool_worker.rollout.outcome import AgentEnd, make_result
 from rolloutpool_worker.tools import TOOLS, IsolatedTools, ToolHost, ToolLimits, ToolWatch
-
-__all__ = ["Replayer"]
 
 _NOWHERE = "http://replay.invalid"
 """Stands for the endpoint, which is not asked."""
@@ -85,37 +83,28 @@ class Replayer:
         self._environments = EnvironmentHost(seconds=60, result_bytes=10**9)
 
     async def run(self, result: RolloutResult, tokenizer: str | None = None) -> ReplayReport:
-        """Runs a rollout again.
-
-        Args:
-            result: Of a rollout that has ended.
-            tokenizer: In the place of the recorded one, by name or directory.
-
-        Returns:
-            What was compared, and the differences.
-        """
-        notes: list[str] = []
+        """Runs a rollout again."""
         if not result.turns:
             return ReplayReport(
                 uid=result.uid, same=False, lacks="nothing was sampled, so there is nothing to run again"
             )
         try:
+            script = Script.read(result)
             record = result.replay
-            if record is None:
-                record = assumed_record(result, tokenizer)
-                notes.append("it carries no record: options are assumed, and ids cannot be compared with a digest")
-            script = Script.read(result, record)
+            assert record is not None
             spec = _spec(result, record, script, tokenizer)
             if AGENTS.get(spec.agent) is None:
                 raise RecordLacks(f"there is no agent {spec.agent!r} here (ROLLOUTPOOL_PLUGINS names plug-ins)")
         except RecordLacks as lack:
-            return ReplayReport(uid=result.uid, same=False, lacks=lack.message, notes=notes)
+            return ReplayReport(uid=result.uid, same=False, lacks=lack.message)
+        except ResultChanged as changed:
+            return ReplayReport(uid=result.uid, same=False, differences=_changes(changed))
         try:
             loaded = await self._tokenizers.get(spec.tokenizer_name, spec.tokenizer_revision)
         except RolloutError as error:
-            return ReplayReport(uid=result.uid, same=False, lacks=error.message, notes=notes)
+            return ReplayReport(uid=result.uid, same=False, lacks=error.message)
         ours = loaded.fingerprint.model_dump()
-        notes += [
+        notes = [
             f"{name} differs: {ours[name]} here" for name, theirs in result.tokenizer.items() if ours[name] != theirs
         ]
         again, stopped = await self._again(result, record, script, spec, loaded, notes)
@@ -287,6 +276,20 @@ def _claim(result: RolloutResult, spec: RolloutSpec) -> Claim:
         spec=spec,
         more_waiting=False,
     )
+
+
+def _changes(changed: ResultChanged) -> list[ReplayDifference]:
+    """Names the parts of a result that are not what its worker wrote."""
+    return [
+        ReplayDifference(
+            what=part,
+            recorded="as its worker wrote it",
+            replayed="changed since",
+            sample=int(place) if kind == "sample" and place else None,
+        )
+        for part in changed.parts or ("replay.journal",)
+        for kind, _, place in [part.partition(" ")]
+    ]
 
 
 def _stop(what: str, recorded: object, replayed: str, turn: int | None) -> ReplayDifference:

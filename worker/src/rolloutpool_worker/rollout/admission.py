@@ -16,8 +16,6 @@ from rolloutpool_common.tokens.arrays import sliced, unpack_all
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["check_declared", "check_result"]
-
 
 def check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
     """Raises `TokenizerMismatch` where the trainer declared another tokenizer than this worker loaded."""
@@ -35,17 +33,7 @@ def check_declared(spec: RolloutSpec, name: str, ours: dict[str, str]) -> None:
 def check_result(
     result: RolloutResult, ledgers: Sequence[TokenLedger], *, vocab_size: int, allow_untrained: bool
 ) -> None:
-    """Checks a result.
-
-    Args:
-        result: The result, completed.
-        ledgers: Those that it was made from, in the order of its samples.
-        vocab_size: Ids of the tokenizer are below this.
-        allow_untrained: Whether a result without any token of mask 1 is accepted.
-
-    Raises:
-        ResultQuarantined: With the first contradiction found.
-    """
+    """Checks a result."""
     for fault in _faults(result, ledgers, vocab_size, allow_untrained):
         raise ResultQuarantined(f"{ResultQuarantined.__doc__} {fault}")
 

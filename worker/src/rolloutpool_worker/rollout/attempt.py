@@ -9,7 +9,7 @@ token, and is refused where Redis has another one.
 2. **Attribute.** Every error on the way becomes a result with one failure, except those that say where the rollout goes
    (`StoppedAtBorder`, `TrainerDown`, `ClaimLost`, `StoreError`, cancellation). A long result is made in a thread. The
    deadline does not bound that: a rollout whose agent has ended in time has completed.
-3. **Grade** (`grading`), where a completed rollout names a grader. An attempt at one that was kept for it begins here.
+3. **Capabilities** (`capability`) that the rollout uses go on with it. An attempt at one in a stage begins here.
 4. **Decide** (`decision`): finish, requeue, defer, release or drop. Neither deadline nor API interrupts this part. If
    the store refuses or the process shuts down meanwhile, that is a new ending, and the table is asked again.
 """
@@ -17,8 +17,8 @@ token, and is refused where Redis has another one.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from rolloutpool_common.errors import (
     RequestFault,
@@ -36,34 +36,38 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS, Agent
+from rolloutpool_worker.capability import Ending
+from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
+from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.policy.callback import ungated
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
-from rolloutpool_worker.rollout.decision import Action, AttemptState, Decision, TicketOutcome, counter_of, decide
+from rolloutpool_worker.rollout.decision import AttemptState, decide
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
-from rolloutpool_worker.rollout.grading import GradingStage
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
 from rolloutpool_worker.rollout.policies import open_policy
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
-
-__all__ = ["Attempt"]
+from rolloutpool_worker.rollout.talk import RolloutTalk
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ELSEWHERE = (StoppedAtBorder, TrainerDown, EnvironmentFull, ClaimLost, StoreError, asyncio.CancelledError)
+ELSEWHERE = (
+    *(StoppedAtBorder, TrainerDown, EnvironmentFull, GoesElsewhere),
+    *(ClaimLost, StoreError, asyncio.CancelledError),
+)
 """What says where the rollout goes, without a result."""
 
 
@@ -73,6 +77,7 @@ class Attempt:
     def __init__(self, services: Services, claim: Claim) -> None:
         self._services = services
         self._claim = claim
+        self._capabilities = services.chosen(claim.spec)
         self._stop = RolloutStop(services.drain)
         self.trace = services.tracing.of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
@@ -95,17 +100,10 @@ class Attempt:
         return state.certain and not state.calling
 
     async def run(self) -> TicketOutcome:
-        """Runs the rollout to an ending, and carries out what the table says about it.
-
-        Returns:
-            What became of the ticket.
-
-        Raises:
-            BaseException: A defect that the table does not name; `run_rollout` then abandons the claim.
-        """
+        """Runs the rollout to an ending, and carries out what the table says about it."""
         services = self._services
         ended: RolloutResult | BaseException | None = lacks(self._claim.spec, services.worker_id)
-        if ended is None and not self._claim.grading:
+        if ended is None and self._claim.stage is None:
             try:
                 await self._restart_if_ambiguous()
                 with services.claims.running(self._claim, self._verify):
@@ -114,9 +112,10 @@ class Attempt:
                 ended = why
             # Before the rollout can go on elsewhere.
             ended = await close_session(self._session, ended)
-        if ended is None or self._claim.spec.grader is not None:
-            stage = GradingStage(services, self._claim, attachments=self._attachments(ended))
-            ended = await stage.run(ended)
+        if self._capabilities:
+            ended = await self._to_capabilities(ended)
+        if ended is None:
+            ended = NeedsMissing(f"worker {services.worker_id} knows no stage {self._claim.stage!r}")
         ending: RolloutResult | BaseException = ended
         # A refusal of the store leads to a drop, and a drop writes nothing, so this loop ends.
         while True:
@@ -126,6 +125,7 @@ class Attempt:
                 self._state(),
                 infra_retries=services.settings.infra_retries,
                 draining=services.drain.begun,
+                capabilities=self._capabilities,
             )
             try:
                 await self._carry_out(decision, ending)
@@ -133,9 +133,16 @@ class Attempt:
             except (ClaimLost, StoreError, asyncio.CancelledError) as error:
                 ending = error
 
-    def _attachments(self, ended: RolloutResult | BaseException | None) -> bytes:
+    async def _to_capabilities(self, ended: Ending | None) -> Ending | None:
+        """Has the capabilities of the rollout go on with it, one after the other."""
+        talk = RolloutTalk(self._services, self._claim, self._attachments)
+        for capability in self._capabilities:
+            ended = await capability.at_end(talk, ended)
+        return ended
+
+    def _attachments(self, ended: RolloutResult) -> bytes:
         """Returns what is kept beside a result; empty where it delivers no ids, or this attempt has sampled none."""
-        if self._conversation is None or not isinstance(ended, RolloutResult) or ended.attachments is None:
+        if self._conversation is None or ended.attachments is None:
             return b""
         return self._conversation.attachments.record()
 
@@ -166,7 +173,7 @@ class Attempt:
                 )
                 log_requeue(decision, why)
             case Action.DEFER, cause:
-                delay_s, why, counter = decision.delay_s, str(cause), counter_of(cause)
+                delay_s, why, counter = decision.delay_s, str(cause), decision.counter
                 await note_deferral(self._waits, cause, claim, delay_s)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter=counter, delay_s=delay_s, why=why)
@@ -234,7 +241,7 @@ class Attempt:
             return failed(error.failure(self._turn()))
         except RolloutStale:
             return AgentEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
-        except (StoppedAtBorder, EnvironmentFull, StoreError):
+        except (StoppedAtBorder, EnvironmentFull, GoesElsewhere, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -261,7 +268,7 @@ class Attempt:
     async def _open(self) -> tuple[Agent, Conversation]:
         """Makes the conversation, and finds the agent that leads it."""
         claim, services, spec = self._claim, self._services, self._claim.spec
-        agent = AGENTS.get(spec.agent)
+        agent = next((own for one in self._capabilities if (own := one.agent())), AGENTS.get(spec.agent))
         if agent is None:
             raise RequestFault(f"no agent {spec.agent!r} on this worker; it has {AGENTS.names()}")
         tokenizer = None if spec.messages_only else await self._load_tokenizer()
@@ -277,17 +284,24 @@ class Attempt:
         claim = claim if session is None else await begin_session(session, claim, journal, self._stop, trunk)
         spec = claim.spec
         tools = tools_of(spec, session)
-        policy = await self._retry_store(
-            lambda: open_policy(
-                *(services, claim, self._waits, tokenizer, tools, self.trace, None if trunk is None else trunk.script),
-                pause=self._stop.pause,
-                before_call=self.gate.before_call if self.gate.run else ungated,
+
+        async def policy_for(shown: Sequence[dict[str, Any]] | None) -> Policy:
+            return await self._retry_store(
+                lambda: open_policy(
+                    *(services, claim, self._waits, tokenizer, tools, self.trace),
+                    None if trunk is None else trunk.script,
+                    pause=self._stop.pause,
+                    before_call=self.gate.before_call if self.gate.run else ungated,
+                    shown=shown,
+                )
             )
-        )
+
+        policy = await policy_for(None)
         talk = self._conversation = Conversation(
             claim,
             journal=journal,
             policy=policy,
+            policy_for=policy_for,
             tools=runner_of(trunk, tools, spec, services.tool_host),
             stop=self._stop,
             trace=self.trace,
@@ -307,9 +321,10 @@ class Attempt:
 
     async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
         talk = self._conversation
-        # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own.
-        size = 0 if talk is None else talk.ids * (1 + sum(talk.measures.drift.values())) // 4
-        return await off_loop(size, make, outcome)
+        # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own. To compress the
+        # journal costs three times as much as all the rest.
+        size = 0 if talk is None else talk.ids * (1 + sum(talk.measures.drift.values()))
+        return await off_loop(size if self._claim.spec.replay_record else size // 4, make, outcome)
 
     def _admitted(self, outcome: AgentEnd) -> RolloutResult:
         result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
@@ -323,7 +338,15 @@ class Attempt:
         kept = await self._off_loop(self._result, failed(error.failure(self._turn())))
         log_event(_log, logging.ERROR, "rollout quarantined", error=error.message)
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
-        return kept.model_copy(update={"samples": [], "messages": [], "alignment": None, "attachments": None})
+        # The journal has the data too, and cannot be read without them.
+        left_out: dict[str, Any] = {
+            "samples": [],
+            "messages": [],
+            "alignment": None,
+            "attachments": None,
+            "replay": None,
+        }
+        return kept.model_copy(update=left_out)
 
     async def _read_journal(self) -> list[JournalRecord]:
         try:

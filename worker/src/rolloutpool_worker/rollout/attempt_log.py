@@ -1,4 +1,4 @@
-"""What an attempt says in the log, and in metrics: its start, its end, and its return to the queue.
+"""Says what an attempt says in the log, and in metrics: its start, its end, and its return to the queue.
 
 A rollout that ends at its first attempt has one line: the start of a first attempt is said at level `debug`.
 All lines of the attempt, those of its model calls and tools included, carry `rollout_uid`, `batch_id`, `attempt`,
@@ -21,9 +21,7 @@ from rolloutpool_common.process.metrics import (
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.trace import trace_id_of
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.rollout.decision import Action, Decision
-
-__all__ = ["log_end", "log_requeue", "log_start"]
+from rolloutpool_worker.ending import Action, Decision
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +44,7 @@ def log_start(claim: Claim) -> None:
 
 
 def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
-    """Says how the rollout ended.
-
-    Args:
-        result: Its result, which is stored.
-        version_lag: How far its first turn's policy version was behind the newest; None where that is not known.
-    """
+    """Says how the rollout ended."""
     spans = result.spans
     DURATION_SECONDS.observe(spans.total_ms / 1000, result.status)
     ROLLOUT_TURNS.observe(result.num_llm_calls)

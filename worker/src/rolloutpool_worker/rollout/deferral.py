@@ -1,4 +1,4 @@
-"""What a rollout lacks that goes back to the queue without a failure, and how its readers are told.
+"""Says what a rollout lacks that goes back to the queue without a failure, and how its readers are told.
 
 1. An attempt ends with an exception that `decision` defers: the trainer's port is down, the engine's weights are old,
    the environment is full, or this worker lacks something that the rollout names (`lacks`).
@@ -10,7 +10,7 @@ Where the other one takes a rollout that names its tool, the rollout waits for t
 and is taken again.
 """
 
-from rolloutpool_common.protocol.offers import needs_of, shown
+from rolloutpool_common.protocol.offers import PLUGINS, needs_of, shown
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Claim
@@ -21,30 +21,16 @@ from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.own_offer import own_offer
 from rolloutpool_worker.rollout.run_gate import WeightsStale
 
-__all__ = ["NeedsMissing", "lacks", "note_deferral"]
-
 
 class NeedsMissing(StoppedAtBorder):
     """This worker lacks something that the rollout names; another one may have it."""
 
 
 def lacks(spec: RolloutSpec, worker_id: str) -> NeedsMissing | None:
-    """Looks whether this worker has all that a rollout names; with less its task would be another one.
-
-    Args:
-        spec: Of the rollout.
-        worker_id: Of this worker, for people.
-
-    Returns:
-        What ends the attempt; None where nothing is missing.
-    """
-    needs = needs_of(
-        {
-            **{"tools": spec.tools, "agent": spec.agent, "metadata": spec.metadata, "v1": spec.v1},
-            "environment": None if spec.environment is None else {"name": spec.environment.name},
-            "grader": None if spec.grader is None else {"name": spec.grader.name},
-        }
-    )
+    """Looks whether this worker has all that a rollout names; with less its task would be another one."""
+    options = ("environment", *(kind.option for kind in PLUGINS))
+    named = {option: {"name": choice.name} for option in options if (choice := getattr(spec, option)) is not None}
+    needs = needs_of({"tools": spec.tools, "agent": spec.agent, "metadata": spec.metadata, "v1": spec.v1, **named})
     if not needs:
         return None
     offer = own_offer()
@@ -56,14 +42,7 @@ def lacks(spec: RolloutSpec, worker_id: str) -> NeedsMissing | None:
 
 
 async def note_deferral(waits: RolloutWaits, cause: object, claim: Claim, wait_s: float) -> None:
-    """Says what a rollout waits for that is about to go back to the queue.
-
-    Args:
-        waits: Of the rollout.
-        cause: The exception that ended the attempt; those that say so themselves are left out.
-        claim: Of the attempt.
-        wait_s: Seconds until it may run again.
-    """
+    """Says what a rollout waits for that is about to go back to the queue."""
     match cause:
         case WeightsStale():
             await waits.failed(cause, 1, wait_s)

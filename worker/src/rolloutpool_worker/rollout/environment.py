@@ -25,20 +25,9 @@ from rolloutpool_worker.recorded import RecordedSession
 from rolloutpool_worker.rollout.fork import Trunk
 from rolloutpool_worker.tools import TOOLS, Tool
 
-__all__ = ["begin_session", "close_session", "session_of", "tools_of"]
-
 
 def session_of(claim: Claim, host: EnvironmentHost, trunk: Trunk | None = None) -> SessionLife | None:
-    """Makes the attempt's session, not opened yet; None where the rollout names no environment.
-
-    Args:
-        claim: Under which it runs.
-        host: Of the process.
-        trunk: What a fork has of its parent; None for all other rollouts.
-
-    Raises:
-        RequestFault: This worker has no such environment, or calls no tool servers.
-    """
+    """Makes the attempt's session, not opened yet; None where the rollout names no environment."""
     choice = claim.spec.environment
     if choice is None:
         return None
@@ -65,23 +54,7 @@ def _named(name: str, claim: Claim, host: EnvironmentHost) -> Environment:
 async def begin_session(
     life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop, trunk: Trunk | None = None
 ) -> Claim:
-    """Opens the session, and journals that it was opened.
-
-    Args:
-        life: The session.
-        claim: Under which it runs.
-        journal: Its first record is the session's.
-        stop: Is told where the session would be lost at a border.
-        trunk: What a fork has of its parent; None for all other rollouts.
-
-    Returns:
-        The claim with the rollout as it is asked: with the session's messages and tools.
-
-    Raises:
-        RolloutError: See `open_session`; or the rollout names a tool that the session has too.
-        EnvironmentFull: There is no room for a session now.
-        ClaimLost: The rollout is no longer this worker's.
-    """
+    """Opens the session, and journals that it was opened."""
     inherited = journal.inherited
     before = inherited if trunk is None else trunk.session_records(inherited)
     record = await open_session(life, before)
@@ -109,15 +82,7 @@ async def begin_session(
 async def close_session(
     life: SessionLife | None, ending: RolloutResult | BaseException
 ) -> RolloutResult | BaseException:
-    """Closes the session, where there is one; the end of an interrupted close is another ending of the attempt.
-
-    Args:
-        life: The session; None without an environment.
-        ending: How the attempt has ended.
-
-    Returns:
-        How it has ended now.
-    """
+    """Closes the session, where there is one; the end of an interrupted close is another ending of the attempt."""
     try:
         if life is not None:
             await life.close()
@@ -127,12 +92,7 @@ async def close_session(
 
 
 def tools_of(spec: RolloutSpec, life: SessionLife | None) -> dict[str, Tool]:
-    """Lists the tools that the policy may call, by name.
-
-    Args:
-        spec: Of the rollout.
-        life: Its session; None where it has no environment.
-    """
+    """Lists the tools that the policy may call, by name."""
     if life is None:
         return {tool.name: tool for tool in TOOLS.values() if spec.tools is None or tool.name in spec.tools}
     # Without a list these are the session's alone: a game's policy did not ask for a calculator.

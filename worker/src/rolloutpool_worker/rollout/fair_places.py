@@ -8,8 +8,6 @@
 import asyncio
 from collections import Counter, OrderedDict, deque
 
-__all__ = ["FairPlaces"]
-
 
 class FairPlaces:
     """Places of one event loop."""

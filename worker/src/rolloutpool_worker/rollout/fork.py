@@ -1,13 +1,14 @@
 """Forks: rollouts that go on from a turn of another one, their parent.
 
 A fork's batch keeps the parent's result (`trunk`). Each of its attempts runs like any other, from the first step of the
-agent, with channel, tools and session that answer the parent's turns from that result (`recorded`), and go on to the
+agent, with channel, tools and session that answer the parent's turns from its journal (`recorded`), and go on to the
 real ones after them. So a fork is journaled, resumed and checked as every rollout is, and its ledger has the parent's
 ids because the same entries were written again.
 
 The session of an environment is brought to where the parent's was, as after a crash (`environments.resume`): a
 `stateless` one needs nothing, a `restartable` one gets the parent's calls again and must answer as it did then, and a
-`snapshot` one is made of the snapshot after the parent's last kept turn.
+`snapshot` one is made of the snapshot after the parent's last kept turn. What the parent's worker has journaled of that
+session is in the parent's result.
 """
 
 import asyncio
@@ -18,39 +19,27 @@ from cachetools import LRUCache
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect
-from rolloutpool_common.protocol.journal import (
-    EnvironmentRecord,
-    JournalRecord,
-    MaskPlan,
-    ObservationRecord,
-    PlannedTurn,
-    TrainerKind,
-    TurnRecord,
-)
+from rolloutpool_common.protocol.journal import JournalRecord, TrainerKind, TurnRecord
+from rolloutpool_common.protocol.kept_journal import ResultChanged
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord, definitions_digest
+from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Store
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.recorded import RecordedTools, RecordLacks, Script
 from rolloutpool_worker.tools import Tool, ToolHost, ToolRunner
 
-__all__ = ["Trunk", "Trunks", "runner_of"]
-
 _KEPT = 8
 """Parents that a process keeps; the forks of one are run side by side."""
 _OFF_LOOP_BYTES = 256 * 1024
-_UNPLANNED = PlannedTurn(MaskPlan((), 0, None), "")
-"""Stands for how a turn was asked, where only what was answered counts."""
 
 
 @dataclass(frozen=True)
 class Trunk:
-    """What a fork has of its parent."""
+    """Holds what a fork has of its parent."""
 
     origin: ForkOrigin
     script: Script = field(repr=False)
-    record: ReplayRecord = field(repr=False)
     prompt_ids: list[int] | None = field(repr=False)
     """What the first turn of the fork is sampled after; None where the parent has no such turn."""
     trained: frozenset[int]
@@ -58,87 +47,33 @@ class Trunk:
 
     @classmethod
     def read(cls, data: bytes, origin: ForkOrigin) -> "Trunk":
-        """Reads the parent's result.
-
-        Args:
-            data: As JSON.
-            origin: Where the fork leaves it.
-
-        Raises:
-            RequestFault: It has too little.
-        """
-        result = RolloutResult.model_validate_json(data)
-        if result.replay is None:
-            raise RequestFault(f"rollout {origin.uid} carries no record for a fork")
+        """Reads the parent's result."""
         kept = origin.turn - 1
         try:
-            script = Script.read(result, result.replay, last=kept)
-            after = Script.read(result, result.replay, last=kept + 1).turn(kept + 1)
-        except RecordLacks as lack:
-            raise RequestFault(f"rollout {origin.uid}: {lack.message}") from None
-        trained = {number for number in range(1, kept + 1) if (turn := script.turn(number)) and turn.trained}
+            script = Script.read(RolloutResult.model_validate_json(data), last=kept)
+        except (RecordLacks, ResultChanged) as fault:
+            raise RequestFault(f"rollout {origin.uid}: {fault.message}") from None
+        lost = script.session is not None and script.session.crash is CrashEffect.NONE
+        found = {number for number in range(1, kept + 1) if (turn := script.turn(number)) and turn.trained}
+        trained = frozenset(found) if origin.train_trunk else frozenset[int]()
+        script.drop_logprobs(keep=trained)
         return cls(
             origin=origin,
             script=script,
-            record=result.replay,
-            prompt_ids=None if after is None or result.replay.crash is CrashEffect.NONE else after.prompt_ids,
-            trained=frozenset(trained) if origin.train_trunk else frozenset(),
+            prompt_ids=None if script.following is None or lost else script.following.prompt_ids,
+            trained=trained,
         )
 
     def fork_point(self, kind: TrainerKind) -> ForkPoint:
-        """Makes the fork point of one attempt.
-
-        Args:
-            kind: What is known of the fork's trainer.
-        """
+        """Makes the fork point of one attempt."""
         return ForkPoint(self.origin, self.prompt_ids, self.trained, kind)
 
     def session_records(self, inherited: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
-        """Lists the records by which the session is brought to where it has to be.
-
-        Args:
-            inherited: The fork's own journal.
-
-        Returns:
-            That journal, where it has all of the parent's turns; else what the parent's would have been.
-        """
-        kept = len(self.script)
-        if self.record.crash is None or sum(isinstance(one, TurnRecord) for one in inherited) >= max(kept, 1):
+        """Lists the records by which the session is brought to where it has to be."""
+        kept, session = len(self.script), self.script.session
+        if session is None or sum(isinstance(one, TurnRecord) for one in inherited) >= max(kept, 1):
             return inherited
-        if not kept and self.record.crash is CrashEffect.NONE:
-            return ()
-        records: list[JournalRecord] = [
-            EnvironmentRecord(
-                name=str((self.record.options.get("environment") or {}).get("name", "")),
-                crash=self.record.crash,
-                messages=self.script.opened,
-                tools_digest=definitions_digest(self.record.tools),
-            )
-        ]
-        for number in range(1, kept + 1):
-            turn = self.script.turn(number)
-            assert turn is not None
-            records.append(
-                TurnRecord(
-                    message=turn.message,
-                    entries=(),
-                    trainer=TrainerKind.UNKNOWN,
-                    zero_logprobs=False,
-                    summary=turn.summary,
-                    llm_ms=0.0,
-                )
-            )
-            records.append(
-                ObservationRecord(
-                    messages=turn.observed,
-                    entries=(),
-                    planned=_UNPLANNED,
-                    tools_ms=0.0,
-                    tool_calls=0,
-                    environment=turn.facts,
-                )
-            )
-        return records
+        return () if not kept and session.crash is CrashEffect.NONE else self.script.records
 
 
 def runner_of(trunk: Trunk | None, tools: Mapping[str, Tool], spec: RolloutSpec, host: ToolHost) -> ToolRunner:
@@ -157,16 +92,7 @@ class Trunks:
         self._reading = asyncio.Lock()
 
     async def of(self, batch_id: str, origin: ForkOrigin | None) -> Trunk | None:
-        """Returns the trunk of a batch's forks.
-
-        Args:
-            batch_id: Of the forks.
-            origin: As their spec has it; None for a rollout that is no fork, which has none.
-
-        Raises:
-            RequestFault: There is none, or it has too little.
-            StoreError: Redis does not answer.
-        """
+        """Returns the trunk of a batch's forks."""
         trunk = self._kept.get(batch_id)
         if trunk is not None or origin is None:
             return trunk

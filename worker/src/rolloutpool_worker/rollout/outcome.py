@@ -11,8 +11,6 @@ from rolloutpool_common.store import Claim
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.rollout.record import replay_record
 
-__all__ = ["AgentEnd", "failed", "make_result"]
-
 _SHAPING = frozenset({"frequency_penalty", "min_p", "presence_penalty", "repetition_penalty", "top_k"})
 """Sampling parameters that change what is sampled from."""
 
@@ -40,17 +38,7 @@ def make_result(
     total_ms: float,
     waited_for: Waiting | None = None,
 ) -> RolloutResult:
-    """Makes the record of what has happened, under this outcome. Only reads, so a thread may do it.
-
-    Args:
-        claim: Of the rollout.
-        outcome: How its run has ended.
-        talk: Its conversation; None where it had none yet.
-        tokenizer: The tokenizer's fingerprint.
-        tokenizer_ms: How long the attempt waited for the tokenizer.
-        total_ms: How long the attempt took.
-        waited_for: What an expired rollout waited for.
-    """
+    """Makes the record of what has happened, under this outcome. Only reads, so a thread may do it."""
     spec = claim.spec
     known: dict[str, Any] = {}
     spans = Spans(queued_ms=claim.queued_ms, tokenizer_ms=tokenizer_ms, total_ms=total_ms)
@@ -76,9 +64,8 @@ def make_result(
             "environment": _report(talk),
             **_reward(talk, outcome),
             "attachments": attachments,
-            "replay": replay_record(claim, talk, samples),
         }
-    return RolloutResult(
+    result = RolloutResult(
         uid=claim.uid,
         rollout_id=spec.rollout_id,
         batch_id=claim.batch_id,
@@ -97,6 +84,9 @@ def make_result(
         forked_from=spec.fork,
         **known,
     )
+    if talk is not None:
+        result.replay = replay_record(claim, talk, result)
+    return result
 
 
 def _samples(talk: Conversation) -> list[Sample]:
@@ -110,12 +100,7 @@ def _token_warnings(talk: Conversation) -> list[str]:
 
 
 def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
-    """Lists what a trainer should know of turns that an engine has sampled.
-
-    Returns:
-        `raw_logprobs`: the log-probabilities are not of the distribution that was sampled from. `turn_resampled`: a
-        worker died while a turn was sampled, and it was sampled anew.
-    """
+    """Lists what a trainer should know of turns that an engine has sampled."""
     spec, found = claim.spec, []
     sampling = spec.sampling_params
     shaped = sampling.temperature != 1 or sampling.top_p != 1 or bool(_SHAPING & sampling.extra().keys())
@@ -134,7 +119,7 @@ def _reward(talk: Conversation, outcome: AgentEnd) -> dict[str, Any]:
 
 
 def _report(talk: Conversation) -> EnvironmentReport | None:
-    """What the result says of the rollout's environment."""
+    """Returns what the result says of the rollout's environment."""
     session, score, steps = talk.session, talk.score, talk.measures.steps
     if session is None:
         return None

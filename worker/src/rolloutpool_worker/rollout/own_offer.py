@@ -1,13 +1,12 @@
-"""What this process offers to rollouts, beside what every build has: its plug-ins by name (`protocol/offers.py`)."""
+"""This process's offer to rollouts: its release, and its plug-ins by name (`protocol/offers.py`)."""
 
 from rolloutpool_common.protocol.offers import digest_of, offer_names, spell
+from rolloutpool_common.store.schema import SCHEMA_VERSION
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.composition import PLUGINS
 from rolloutpool_worker.environments import ENVIRONMENTS
-from rolloutpool_worker.graders import GRADERS
 from rolloutpool_worker.tools import TOOLS
-
-__all__ = ["own_digest", "own_offer"]
 
 
 def own_offer() -> list[str]:
@@ -17,11 +16,11 @@ def own_offer() -> list[str]:
         agents=AGENTS.names(),
         termination_strategies=TERMINATION.names(),
         environments=ENVIRONMENTS.names(),
-        graders=GRADERS.names(),
+        others={kind: plugins.names() for kind, plugins in PLUGINS.items()},
+        reads=SCHEMA_VERSION,
     )
 
 
 def own_digest() -> str:
-    """Returns the digest that names this process's own queues; empty where it offers nothing."""
-    offer = own_offer()
-    return digest_of(spell(offer)) if offer else ""
+    """Returns the digest that names this process's own queues."""
+    return digest_of(spell(own_offer()))

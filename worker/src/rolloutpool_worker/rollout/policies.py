@@ -1,4 +1,4 @@
-"""Which policy a rollout is sampled by.
+"""Says which policy a rollout is sampled by.
 
 - A trainer's callback (`CallbackPolicy`) renders the prompts itself. Its echoes are checked, and masks are planned.
 - An engine (`EnginePolicy`) is asked with the ledger's ids. The first prompt is rendered here, so it shows the tools
@@ -7,8 +7,9 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
@@ -40,34 +41,26 @@ async def open_policy(
     *,
     pause: Callable[[float], Awaitable[None]] | None = None,
     before_call: BeforeCall = ungated,
+    shown: Sequence[dict[str, Any]] | None = None,
 ) -> Policy:
     """Makes the policy of one attempt; nothing is asked yet.
 
-    Args:
-        services: What the process gives its rollouts.
-        claim: Of the rollout.
-        waits: Is told why the rollout waits: between two calls, and for an answer that takes long.
-        tokenizer: The rollout's; None where it needs none.
-        tools: What the policy may call.
-        trace: Which trace the calls belong to.
-        script: Has the turns of its parent, if the rollout is a fork.
-        pause: Waits between two calls of a turn; None stops there for a drain.
-        before_call: Is awaited before each model call, the first of a turn and all others.
-
-    Raises:
-        RolloutError: The rollout's options do not fit its endpoint or its tokenizer.
-        StoreError: Redis does not answer.
+    With `shown` it is one that is told these tools, which run elsewhere.
     """
     spec, settings = claim.spec, services.settings
+    if shown is not None and not spec.token_in:
+        # No trainer knows them from elsewhere. An engine is asked with ids, in which they are rendered already.
+        sampling = spec.sampling_params.model_copy(update={"tools": list(shown)} if shown else {})
+        spec = spec.model_copy(update={"sampling_params": sampling})
     # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
     opened = services.store.with_secrets(spec)
     reply_limits = ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects)
     if spec.token_in and tokenizer is not None:
-        shown = [tool.shown for tool in tools.values()]
+        own = [tool.shown for tool in tools.values()] if shown is None else list(shown)
         if needs_renderers(tokenizer, spec.response_template):
             # Seconds, once per process.
             await asyncio.to_thread(load_renderers)
-        parser = TurnParser.of(tokenizer, shown, spec.response_template)
+        parser = TurnParser.of(tokenizer, own, spec.response_template)
         engine_of: Callable[..., EngineChannel] = EngineChannel if script is None else partial(RecordedEngine, script)
         engine = engine_of(
             services.turns,
@@ -86,7 +79,7 @@ async def open_policy(
             trace=trace,
             before_call=before_call,
         )
-        return EnginePolicy(engine, partial(EngineTokens, spec, tokenizer, shown, parser))
+        return EnginePolicy(engine, partial(EngineTokens, spec, tokenizer, own, parser))
     callback_of: Callable[..., CallbackChannel] = CallbackChannel if tokenizer is not None else ChatChannel
     if script is not None:
         callback_of = partial(RecordedCallback, script)
@@ -110,9 +103,14 @@ async def open_policy(
         return ChatPolicy(callback)
     # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its prompt
     # shows, and `FirstPrompt` finds that out. In an environment it is told them.
-    shown = [tool.shown for tool in (TOOLS.values() if spec.environment is None else tools.values())]
+    own = (
+        [tool.shown for tool in (TOOLS.values() if spec.environment is None else tools.values())]
+        if shown is None
+        else list(shown)
+    )
     kind = await services.kinds.of(spec)
-    compares_tools = not spec.v1 and spec.environment is None and services.batches.is_first(claim.batch_id, spec.tools)
+    plain = shown is None and not spec.v1 and spec.environment is None
+    compares_tools = plain and services.batches.is_first(claim.batch_id, spec.tools)
     agreement = services.kinds.agreement(spec)
-    track = partial(TokenTrack, spec, tokenizer, shown, kind, agreement, compares_tools=compares_tools)
+    track = partial(TokenTrack, spec, tokenizer, own, kind, agreement, compares_tools=compares_tools)
     return CallbackPolicy(callback, track)

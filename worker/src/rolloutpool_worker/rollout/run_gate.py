@@ -37,8 +37,6 @@ from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain, Drained, RolloutStop, StoppedAtBorder
 from rolloutpool_worker.policy.waits import RolloutWaits
 
-__all__ = ["RolloutStale", "RunGate", "RunGates", "RunPaused", "StaleRestart", "WeightsStale"]
-
 HOLD_SECONDS = 30.0
 """How long a rollout keeps its slot while its run is paused. A weight update of one machine takes less."""
 LOOK_SECONDS = 0.5
@@ -186,7 +184,7 @@ class RunGate:
         if self._unreadable and self._claim.max_staleness is not None:
             changes["warnings"] = [*result.warnings, "version_unreadable"]
         if result.finish_reason is FinishReason.STALE:
-            changes |= {"samples": [], "messages": [], "alignment": None, "attachments": None}
+            changes |= {"samples": [], "messages": [], "alignment": None, "attachments": None, "replay": None}
         elif result.status is not RolloutStatus.COMPLETED:
             changes |= {"stale": None, "stale_versions": None}
         return result.model_copy(update=changes)
@@ -200,20 +198,7 @@ class RunGate:
         self._gates.left(self)
 
     async def before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
-        """Waits while the run is paused.
-
-        Args:
-            midway: Whether a part of the turn was sampled, which would be lost elsewhere.
-            weights: What the engine's weights are called, before anything was sampled.
-
-        Raises:
-            RunPaused: It has been paused for long, and the rollout goes back to the queue.
-            RolloutStale: The rollout is too old.
-            StaleRestart: The rollout is too old, and begins again.
-            WeightsStale: Nothing was sampled yet, and what this engine samples would be too old.
-            Drained: This process shuts down.
-            StoreError: It shuts down while Redis does not answer.
-        """
+        """Waits while the run is paused."""
         if not self.run:
             return
         facts = await self._look()

@@ -1,4 +1,4 @@
-"""What a rollout needs of the process that runs it, and the register of the claims that run there.
+"""Holds what a rollout needs of the process that runs it, and the register of the claims that run there.
 
 `Services` is made once per process by `process.worker` and passed to every rollout. A test can make one without a
 process: it then has neither a beat nor an announcement, and everything else works.
@@ -22,15 +22,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rolloutpool_common.process.obituaries import new_worker_id
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
 from rolloutpool_common.store.trials import MOST_COMPANY
+from rolloutpool_worker.capability import OpenCapability
+from rolloutpool_worker.composition import CAPABILITIES
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
 from rolloutpool_worker.environments.tool_servers import ToolServers
-from rolloutpool_worker.graders import GraderHost
 from rolloutpool_worker.policy import (
     AiohttpTransport,
     Breakers,
@@ -50,8 +52,6 @@ from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
 from rolloutpool_worker.tracing import Tracing
-
-__all__ = ["ClaimRegister", "RunningClaim", "SeenBatches", "Services", "WorkerIdentity"]
 
 Verify = Callable[[], Awaitable[None]]
 """Makes sure that Redis has the claim and its whole journal; raises `ClaimLost` when another worker has the rollout."""
@@ -101,11 +101,7 @@ class ClaimRegister:
 
     @contextmanager
     def claiming(self, token: str | None = None) -> Iterator[str]:
-        """Keeps a token in the register until the block ends.
-
-        Args:
-            token: Of a claim that this process may have already; None makes one for a new claim.
-        """
+        """Keeps a token in the register until the block ends."""
         token = token or new_token()
         self._tokens.add(token)
         try:
@@ -115,12 +111,7 @@ class ClaimRegister:
 
     @contextmanager
     def running(self, claim: Claim, verify: Verify) -> Iterator[None]:
-        """Registers the current task as the one that runs this claim, until the block ends.
-
-        Args:
-            claim: The claim, whose token is the key.
-            verify: Called when Redis was started again, perhaps without the claim.
-        """
+        """Registers the current task as the one that runs this claim, until the block ends."""
         task = asyncio.current_task()
         assert task is not None
         self._running[claim.token] = RunningClaim(task, verify)
@@ -135,11 +126,7 @@ class ClaimRegister:
         return list(self._running.values())
 
     def cancel(self, token: str) -> None:
-        """Stops the rollout that runs under this token; does nothing where there is none.
-
-        Args:
-            token: The claim's, as the beat's answer names it.
-        """
+        """Stops the rollout that runs under this token; does nothing where there is none."""
         # It may have ended since Redis said that it must stop.
         if token in self._running:
             self._running[token].task.cancel()
@@ -173,19 +160,7 @@ class Services:
         identity: WorkerIdentity | None = None,
         transport: AiohttpTransport | None = None,
     ) -> None:
-        """Opens nothing yet: store and HTTP connect at first use, on the running event loop.
-
-        Args:
-            settings: The process's settings.
-            identity: As the parent chose it; None makes one.
-            role: Whether the process takes any rollout, or suspects only, at most `MOST_COMPANY` at once.
-            transport: To webhooks, and then to trainers too; None makes one for each.
-
-        Raises:
-            SecretsFileInvalid: If the file with the keys for secrets cannot be used.
-            PluginBroken: If tool servers are to be called and the MCP SDK is not installed.
-            TracingUnavailable: If traces are wanted and the extra `otel` is not installed.
-        """
+        """Opens nothing yet: store and HTTP connect at first use, on the running event loop."""
         isolated = role is WorkerRole.ISOLATED
         slots = min(settings.worker_slots, MOST_COMPANY)
         self.settings = settings.model_copy(update={"worker_slots": slots}) if isolated else settings
@@ -225,9 +200,6 @@ class Services:
             result_bytes=settings.max_tool_result_kb * 1024,
             tool_servers=ToolServers(settings.targets) if settings.v1_tool_servers else None,
         )
-        self.graders = GraderHost(
-            self.tool_host.watch, seconds=settings.grader_timeout, places=settings.grader_processes
-        )
         self.drain = Drain()
         self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
@@ -237,6 +209,13 @@ class Services:
         """Set when a claim has made room in the broker's window and outboxes wait; the process then publishes."""
         self.suspects_wait = asyncio.Event()
         """Set by each beat whose answer says that suspects wait for an isolated worker."""
+        self.capabilities = {one.name: one.open(self) for one in CAPABILITIES}
+        """Their parts of this process, in order."""
+        self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
+
+    def chosen(self, spec: RolloutSpec) -> tuple[OpenCapability, ...]:
+        """Returns the capabilities that a rollout uses by its options, in order."""
+        return tuple([one for option, one in self._optional if getattr(spec, option) is not None])
 
     def more_waiting(self, claim: Claim) -> None:
         """Asks the process to publish more tickets, where this claim made room and something waits in an outbox."""
@@ -244,11 +223,12 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Closes sessions of environments, ends processes of tools and graders, sends the last spans, disconnects."""
+        """Closes environments and capabilities, ends processes of tools, sends the last spans, disconnects."""
         await self.environments.close()
         await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
-        await self.graders.close()
+        for capability in reversed(self.capabilities.values()):
+            await capability.close()
         await self.turns.aclose()
         await self.transport.aclose()
         await self.store.close()

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from cachetools import LRUCache
 
-__all__ = ["PolicyVersions"]
-
 REMEMBERED = 256
 """Endpoints."""
 LONGEST = 18
@@ -19,15 +17,7 @@ class PolicyVersions:
         self._newest: LRUCache[str, int] = LRUCache(REMEMBERED)
 
     def lag(self, endpoint: str, versions: Iterable[str | None]) -> int | None:
-        """Takes note of a rollout's versions.
-
-        Args:
-            endpoint: Its trainer.
-            versions: Of its turns, in order.
-
-        Returns:
-            How far the first one is behind the newest of this endpoint; None where a version is no number.
-        """
+        """Takes note of a rollout's versions."""
         numbers: list[int] = []
         for version in versions:
             if version is None or not (version.isascii() and version.isdigit()) or len(version) > LONGEST:

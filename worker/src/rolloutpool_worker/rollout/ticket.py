@@ -16,12 +16,10 @@ from rolloutpool_common.outcomes import Failure
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import ClaimRefused, StoreError
 from rolloutpool_worker.conversation.store_retry import retry_store
+from rolloutpool_worker.ending import TicketOutcome
 from rolloutpool_worker.rollout.attempt import Attempt
 from rolloutpool_worker.rollout.attempt_log import log_start
-from rolloutpool_worker.rollout.decision import TicketOutcome
 from rolloutpool_worker.rollout.services import Services
-
-__all__ = ["TicketEnd", "run_rollout"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ _UNSETTLED = frozenset({TicketOutcome.STOPPED, TicketOutcome.STORE})
 
 
 class TicketEnd(NamedTuple):
-    """What became of one rollout of a ticket."""
+    """Holds what became of one rollout of a ticket."""
 
     outcome: TicketOutcome
     failure: Failure | None = None
@@ -40,20 +38,7 @@ class TicketEnd(NamedTuple):
 
 
 async def run_rollout(services: Services, uid: str, *, token: str | None = None) -> TicketEnd:
-    """Runs one rollout if this worker gets the claim.
-
-    Args:
-        services: What the process gives its rollouts.
-        uid: The rollout that a ticket names.
-        token: Of the claim, where this worker has it already (`process.trial`).
-
-    Returns:
-        What became of the ticket.
-
-    Raises:
-        StoreError: Redis does not answer while this process shuts down, so there is no claim.
-        CancelledError: This task was cancelled before it had a claim.
-    """
+    """Runs one rollout if this worker gets the claim."""
     trainer = ""
     if token is None:
         trainer = await retry_store(services.drain, uid, lambda: services.tokenizer_loads.before_claim(uid))

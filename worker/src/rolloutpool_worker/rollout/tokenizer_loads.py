@@ -28,8 +28,6 @@ from rolloutpool_common.store.batch_tokenizers import TokenizerRef
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.rollout.fair_places import FairPlaces
 
-__all__ = ["TokenizerLoads"]
-
 _log = logging.getLogger(__name__)
 
 PLACES = 3
@@ -55,14 +53,7 @@ class TokenizerLoads:
         return list(dict.fromkeys(ref.name for ref in self._waiting if not self._cache.is_loaded(*ref)))
 
     async def before_claim(self, uid: str) -> str:
-        """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down.
-
-        Returns:
-            The trainer that is asked next (`NeededTokenizer.trainer`); empty where a tokenizer is missing.
-
-        Raises:
-            StoreError: Redis does not answer.
-        """
+        """Waits until the tokenizer of a rollout is loaded, could not be loaded, or this process shuts down."""
         needed = await self._store.batch_tokenizers.of_rollout(uid)
         if needed is None:
             return ""
@@ -79,12 +70,7 @@ class TokenizerLoads:
         return needed.trainer if self._cache.is_loaded(*needed.ref) else ""
 
     async def warm_up(self, room: int, seconds: float) -> None:
-        """Loads what the live batches need, before this process takes work.
-
-        Args:
-            room: How many tokenizers to load at the most.
-            seconds: After this time the process goes on, and the rest loads meanwhile.
-        """
+        """Loads what the live batches need, before this process takes work."""
         try:
             async with asyncio.timeout(seconds):
                 for ref in await self._store.batch_tokenizers.of_live_batches(room):

@@ -14,8 +14,6 @@ from typing import Any
 
 from rolloutpool_worker.tools.json_compat import FairDecoder
 
-__all__ = ["PARSED_ON_LOOP", "parse_arguments"]
-
 PARSED_ON_LOOP = 16_000
 """Characters of arguments that are parsed, or checked against a schema, at once."""
 
@@ -23,14 +21,7 @@ _THREAD = ThreadPoolExecutor(1, thread_name_prefix="tool-arguments")
 
 
 async def parse_arguments(text: str) -> Any:
-    """Parses the arguments of a call.
-
-    Args:
-        text: As the policy wrote it; its length was checked.
-
-    Raises:
-        ValueError, RecursionError: It cannot be parsed.
-    """
+    """Parses the arguments of a call."""
     if len(text) <= PARSED_ON_LOOP:
         return json.loads(text)
     return await asyncio.get_running_loop().run_in_executor(_THREAD, FairDecoder().decode, text)

@@ -1,4 +1,4 @@
-"""What a tool is, and how to add one.
+"""Says what a tool is, and how to add one.
 
 A tool is an async function of a `ToolContext` and its arguments as keywords. It returns text, parts of text, or a value
 whose `str()` is the text. What it raises becomes a tool message that the policy reads, and so does a part that is no
@@ -38,19 +38,6 @@ from rolloutpool_worker.tools.schema import ArgumentsInvalid, read_signature
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-__all__ = [
-    "FAILED",
-    "TOOLS",
-    "Isolated",
-    "Tool",
-    "ToolAnswer",
-    "ToolContext",
-    "ToolFailed",
-    "answer_call",
-    "timed_out",
-    "tool",
-]
-
 FAILED = "Error: Tool execution failed"
 """What the policy reads of an error whose text is not meant for it."""
 
@@ -84,7 +71,7 @@ class ToolContext:
 
 @dataclass(slots=True)
 class ToolAnswer:
-    """What became of one call."""
+    """Holds what became of one call."""
 
     text: str
     """What the policy reads."""

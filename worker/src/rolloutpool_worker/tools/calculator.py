@@ -10,8 +10,6 @@ from typing import Any
 
 from rolloutpool_worker.tools.base import Tool, ToolContext, ToolFailed, tool
 
-__all__ = ["ADD", "DIVIDE", "MULTIPLY", "SUBTRACT", "set_delay"]
-
 MOST_REPEATED = 1_000_000
 """Characters that multiply("x", n) or multiply(["x"], n) may make: gigabytes would end the worker."""
 
@@ -19,12 +17,7 @@ _delay_ms = (0.0, 0.0)
 
 
 def set_delay(low_ms: float, high_ms: float) -> None:
-    """Makes each call from now on wait a random time between the two, to imitate slow tools.
-
-    Args:
-        low_ms: Shortest wait, milliseconds.
-        high_ms: Longest wait, milliseconds; 0 means none.
-    """
+    """Makes each call from now on wait a random time between the two, to imitate slow tools."""
     global _delay_ms  # noqa: PLW0603  one setting per process, read by plain functions
     _delay_ms = (low_ms, high_ms)
 

@@ -30,8 +30,6 @@ from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools.base import ToolContext, answer_call
 from rolloutpool_worker.tools.limits import ShownResult, cut_result
 
-__all__ = ["EXIT_MEMORY", "ToolAddress", "ToolCallRequest", "ToolReply", "serve_calls"]
-
 EXIT_MEMORY = 113
 """The child's exit code after a `MemoryError`; a tool may end its process with any other."""
 NICENESS = 5
@@ -46,7 +44,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class ToolAddress:
-    """Where the child finds the tool's function: functions that were decorated cannot be pickled."""
+    """Says where the child finds the tool's function: functions that were decorated cannot be pickled."""
 
     module: str
     name: str
@@ -73,7 +71,7 @@ class ToolCallRequest:
 
 @dataclass(frozen=True)
 class ToolReply:
-    """What became of a call, or of the start."""
+    """Holds what became of a call, or of the start."""
 
     text: str
     """What the policy reads; after a start the reason why the tool cannot be used, or nothing."""
@@ -86,14 +84,7 @@ class ToolReply:
 
 
 def serve_calls(pipe: Connection, source: ToolAddress, memory_mb: int, parent: int) -> None:
-    """Answers calls until the pipe is closed.
-
-    Args:
-        pipe: Brings `ToolCallRequest`s and takes a `ToolReply` for each, and one before the first.
-        source: The tool.
-        memory_mb: Limit of the whole process.
-        parent: The process id of the worker.
-    """
+    """Answers calls until the pipe is closed."""
     _settle(memory_mb, parent)
     try:
         run = source.load()
@@ -155,7 +146,7 @@ def _settle(memory_mb: int, parent: int) -> None:
 
 
 def _data_bytes() -> int:
-    """What counts against the limit now; 0 where the system does not say."""
+    """Returns what counts against the limit now; 0 where the system does not say."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     return 0

@@ -37,8 +37,6 @@ from rolloutpool_worker.tools.base import FAILED, Tool, ToolAnswer, ToolContext,
 from rolloutpool_worker.tools.host import ToolHost
 from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
 
-__all__ = ["ToolRunner"]
-
 _Timed = tuple[ToolAnswer, float]
 """An answer, and how many seconds it took."""
 LONGEST_NAME = 64
@@ -60,14 +58,7 @@ class ToolRunner:
         host: ToolHost,
         on_error: OnToolError = OnToolError.MESSAGE,
     ) -> None:
-        """A runner for these tools.
-
-        Args:
-            tools: By the name that the policy calls them.
-            lenient: Whether arguments are taken unchecked and messages lack the tool's name, as in protocol v1.
-            host: What the process gives its tools.
-            on_error: Whether an error of a tool is for the policy to read.
-        """
+        """A runner for these tools."""
         self._tools = tools
         self._lenient = lenient
         self._host = host
@@ -96,21 +87,7 @@ class ToolRunner:
     async def run(
         self, calls: Sequence[ToolCall], contexts: Sequence[ToolContext], *, faults: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Runs the calls of one turn.
-
-        Args:
-            calls: In the order in which the policy made them.
-            contexts: What the tool of each call is told, in the same order.
-            faults: What is wrong with calls that cannot be run, by their ids; the policy reads it in place of a result.
-
-        Returns:
-            One tool message per call, in call order.
-
-        Raises:
-            TooManyToolCalls: There are more calls than the limit; no tool was run.
-            EnvironmentFault: The environment's session failed.
-            ToolFault: A tool failed, and such errors are not for the policy.
-        """
+        """Runs the calls of one turn."""
         if len(calls) > self._limits.calls:
             raise TooManyToolCalls(
                 f"turn {contexts[0].turn}: the policy made {len(calls)} tool calls, and at most {self._limits.calls} "

@@ -1,12 +1,10 @@
-"""What one worker process gives the tools of all its rollouts."""
+"""Holds what one worker process gives the tools of all its rollouts."""
 
 from dataclasses import dataclass
 
 from rolloutpool_worker.tools.isolated import IsolatedTools
 from rolloutpool_worker.tools.limits import ToolLimits
 from rolloutpool_worker.tools.watch import ToolWatch
-
-__all__ = ["ToolHost"]
 
 
 @dataclass(frozen=True)

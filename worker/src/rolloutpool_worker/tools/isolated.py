@@ -14,7 +14,7 @@ For example, two rollouts call `run_code` at once: two children. One of them has
 reads "Error: run_code was ended by SIGSEGV". The other child answers, and is there for the next call.
 
 This keeps mistakes in, not attackers: a child has its worker's user, files, network and environment
-(docs/decisions/0018).
+(docs/decisions/0009).
 """
 
 import asyncio
@@ -35,8 +35,6 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_worker.tools.base import FAILED, Isolated, Tool, ToolAnswer, ToolContext, timed_out
 from rolloutpool_worker.tools.child import EXIT_MEMORY, ToolAddress, ToolCallRequest, ToolReply, serve_calls
 
-__all__ = ["IDLE_SECONDS", "IsolatedEnd", "IsolatedTools", "NoPlace"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _SPAWN = multiprocessing.get_context("spawn")
@@ -51,13 +49,7 @@ class IsolatedEnd(RolloutPoolError):
     """A call in a child process got no answer."""
 
     def __init__(self, message: str, cause: str, why: str | None = None) -> None:
-        """Says what a policy reads, and what people read.
-
-        Args:
-            message: What a policy reads of it.
-            cause: What ended the call, in a word: a signal, `TimeoutError`.
-            why: What happened, where that is not for the policy.
-        """
+        """Says what a policy reads, and what people read."""
         super().__init__(message)
         self.cause = cause
         self.why = message.removeprefix("Error: ") if why is None else why
@@ -125,11 +117,7 @@ class IsolatedTools:
     """The children of one worker process."""
 
     def __init__(self, places: int) -> None:
-        """Starts nothing yet.
-
-        Args:
-            places: Children at the most.
-        """
+        """Starts nothing yet."""
         self._most = places
         self._places = asyncio.Semaphore(places)
         self._children: set[_Child] = set()
@@ -145,18 +133,7 @@ class IsolatedTools:
     async def call(
         self, tool: Tool, context: ToolContext, arguments: Any, *, seconds: float, result_bytes: int
     ) -> ToolAnswer:
-        """Runs a call in a child, as soon as there is a place.
-
-        Args:
-            tool: The tool, which is declared isolated.
-            context: The call that it answers.
-            arguments: As the policy made them; they were checked.
-            seconds: Longest wait for any tool; the tool's own limit may be shorter.
-            result_bytes: How much of a result is shown.
-
-        Returns:
-            What became of it.
-        """
+        """Runs a call in a child, as soon as there is a place."""
         try:
             reply = await self.reply(tool, context, arguments, seconds=seconds, result_bytes=result_bytes)
         except IsolatedEnd as end:
@@ -175,23 +152,7 @@ class IsolatedTools:
         result_bytes: int,
         place_seconds: float | None = None,
     ) -> ToolReply:
-        """As `call`, for those who must tell a result from a failure.
-
-        Args:
-            tool: As for `call`.
-            context: As for `call`.
-            arguments: As for `call`.
-            seconds: As for `call`.
-            result_bytes: As for `call`.
-            place_seconds: Longest wait for a place; None waits for ever.
-
-        Returns:
-            What the child says.
-
-        Raises:
-            IsolatedEnd: It says nothing: it could not start, took too long, or has ended.
-            NoPlace: There was no place in time, so nothing was called.
-        """
+        """As `call`, for those who must tell a result from a failure."""
         try:
             async with asyncio.timeout(place_seconds):
                 await self._places.acquire()

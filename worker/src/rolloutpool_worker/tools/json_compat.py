@@ -1,4 +1,4 @@
-"""What we use of json beyond its documented interface, so that an upgrade breaks this file alone.
+"""Holds what we use of json beyond its documented interface, so that an upgrade breaks this file alone.
 
 - `json.scanner.py_make_scanner`, `json.decoder.JSONObject`, `json.decoder.JSONArray`: the parser in Python, which gives
   the interpreter's lock back.
@@ -6,8 +6,6 @@
 
 import json
 from json import decoder, scanner
-
-__all__ = ["FairDecoder"]
 
 
 class FairDecoder(json.JSONDecoder):

@@ -12,15 +12,13 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["LONGEST_FAULT", "ShownResult", "ToolLimits", "cut_result", "shorten_fault", "size_of"]
-
 LONGEST_FAULT = 1000
 """Characters of a message about wrong arguments. Python and jsonschema quote the arguments, which may be long."""
 
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """What the tool calls of one turn may use."""
+    """Holds what the tool calls of one turn may use."""
 
     seconds: float
     """Longest wait for one call."""
@@ -33,7 +31,7 @@ class ToolLimits:
 
 
 class ShownResult(NamedTuple):
-    """What is shown of a tool's text."""
+    """Holds what is shown of a tool's text."""
 
     text: str
     """The text itself, or its beginning with a mark that says how much is shown."""
@@ -41,12 +39,7 @@ class ShownResult(NamedTuple):
 
 
 def cut_result(text: str, limit: int) -> ShownResult:
-    """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown.
-
-    Args:
-        text: What the tool returned.
-        limit: Bytes of the text in UTF-8; the mark that follows a cut is not counted.
-    """
+    """Makes a tool's text one that can be sent: it is valid UTF-8, and at most `limit` bytes of it are shown."""
     # A character takes a byte at least, so the rest cannot be shown; a long text is not encoded for nothing.
     # Half of a surrogate pair is a string to Python, but it cannot be encoded as UTF-8.
     data = text[:limit].encode("utf-8", "backslashreplace")
@@ -59,26 +52,14 @@ def cut_result(text: str, limit: int) -> ShownResult:
 
 
 def shorten_fault(text: str) -> str:
-    """Shortens a message that quotes arguments.
-
-    Args:
-        text: The message.
-
-    Returns:
-        The message itself, or its first `LONGEST_FAULT` characters and a mark that says so.
-    """
+    """Shortens a message that quotes arguments."""
     if len(text) <= LONGEST_FAULT:
         return text
     return f"{text[:LONGEST_FAULT]}… [cut: {LONGEST_FAULT} of {len(text)} characters shown]"
 
 
 def size_of(value: str | list[Any] | dict[str, Any], *, at_most: int) -> int:
-    """The characters of a text, or of all texts in an object or list; each element counts for one more.
-
-    Args:
-        value: Such as the arguments of a tool call, as they were sampled, or messages.
-        at_most: The count ends as soon as it has passed this number.
-    """
+    """The characters of a text, or of all texts in an object or list; each element counts for one more."""
     # A list instead of recursion: arguments may be nested more deeply than Python's stack allows.
     size, left = 0, [value]
     while left and size <= at_most:

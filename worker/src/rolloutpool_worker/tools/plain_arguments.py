@@ -8,8 +8,6 @@ validated. All others are: what does not fit here may fit all the same, and what
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["PlainArguments"]
-
 _TYPES: Mapping[str, frozenset[type]] = {
     "string": frozenset({str}),
     # A float without fraction is an integer as well, and left to the validator. True is an int to Python alone.
@@ -22,7 +20,7 @@ _OF_PROPERTY = frozenset({"type", "title", "description", "default"})
 
 
 class PlainArguments(NamedTuple):
-    """What a plain schema asks for."""
+    """Holds what a plain schema asks for."""
 
     types: Mapping[str, frozenset[type]]
     """Of the values of its properties."""

@@ -24,8 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rolloutpool_worker.plugins import PluginBroken
 
-__all__ = ["ArgumentsInvalid", "ToolSignature", "read_signature"]
-
 _ARGUMENT = re.compile(r"(\w+)(?: \([^)]*\))?:\s*(.*)")
 _SECTION = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Example|Examples|Note|Notes):")
 
@@ -35,7 +33,7 @@ class ArgumentsInvalid(ValueError):
 
 
 class ToolSignature:
-    """What is known of a tool by its function."""
+    """Holds what is known of a tool by its function."""
 
     def __init__(self, name: str, description: str, model: type[BaseModel]) -> None:
         self.name = name
@@ -51,11 +49,7 @@ class ToolSignature:
         return schema
 
     def typed(self, run: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
-        """Wraps the function, so that it gets values of the types that its hints name.
-
-        Args:
-            run: The function.
-        """
+        """Wraps the function, so that it gets values of the types that its hints name."""
 
         @functools.wraps(run)
         async def convert(context: Any, /, **arguments: Any) -> object:
@@ -71,14 +65,7 @@ class ToolSignature:
 
 
 def read_signature(run: Callable[..., Awaitable[object]]) -> ToolSignature:
-    """Reads a function `(context, **arguments)`.
-
-    Args:
-        run: The function.
-
-    Raises:
-        PluginBroken: Its arguments cannot be described.
-    """
+    """Reads a function `(context, **arguments)`."""
     name = run.__name__
     try:
         hints = get_type_hints(run, include_extras=True)

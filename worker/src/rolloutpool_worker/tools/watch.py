@@ -24,8 +24,6 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["RunningStep", "ToolWatch"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -69,15 +67,7 @@ class ToolWatch:
         peak: Callable[[], int] | None = None,
         apart: bool = False,
     ) -> None:
-        """Watches nothing yet.
-
-        Args:
-            blocked_seconds: A step may take so long.
-            memory_bytes: The process may grow by so much during a call.
-            clock: Returns seconds; tests pass their own.
-            peak: Returns the most memory that the process ever had, in bytes; tests pass their own.
-            apart: Whether what it watches runs on another loop than the worker's.
-        """
+        """Watches nothing yet."""
         self._apart = apart
         self._blocked_seconds = blocked_seconds
         self._memory_bytes = memory_bytes
@@ -102,17 +92,7 @@ class ToolWatch:
         *,
         waits: Callable[[], None] | None = None,
     ) -> T:
-        """Runs a tool's coroutine and returns its result.
-
-        Args:
-            tool: Its name.
-            coroutine: All that the call does on the loop.
-            warnings: Gets what is to be said about the call in the rollout's result.
-            waits: Is called when it waits for something the first time.
-
-        Raises:
-            BaseException: Whatever the coroutine raises.
-        """
+        """Runs a tool's coroutine and returns its result."""
         call = _Call(tool, self._clock())
         self._running.add(call)
         before = self._recent_peak(call.begun)
@@ -188,7 +168,7 @@ class ToolWatch:
         now = self._clock()
         if now - self._named.get(key, -REPEAT_SECONDS) >= REPEAT_SECONDS:
             self._named[key] = now
-            _log.warning("%s; all rollouts of this worker pay for that; see docs/tools.md", text)
+            _log.warning("%s; all rollouts of this worker pay for that; see docs/tools-and-environments.md", text)
 
 
 def _peak_bytes() -> int:

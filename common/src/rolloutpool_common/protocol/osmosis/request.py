@@ -1,4 +1,4 @@
-"""What a controller of the Osmosis wire v3.3 sends.
+"""Says what a controller of the Osmosis wire v3.3 sends.
 
 `POST /rollout` is protocol v1's path too, so the wire is told by the body's fields (`wire_of`):
 
@@ -19,20 +19,16 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
+from rolloutpool_common.composition import OsmosisOptionsFields
 from rolloutpool_common.protocol.checks import check_callback_host, check_rollout_id
 from rolloutpool_common.protocol.environments import EnvironmentChoice
-from rolloutpool_common.protocol.grading import GraderChoice
 from rolloutpool_common.protocol.messages import TextMessage
-
-__all__ = ["LEASE_HEADER", "OsmosisCancel", "OsmosisOptions", "OsmosisRequest", "Wire", "names_wire", "wire_of"]
 
 LEASE_HEADER = "X-Osmosis-Rollout-Lease"
 _MARKS = (b"chat_completions_url", b"initial_messages")
 _CALLBACKS = ("completion_callback_url", "grader_callback_url")
 OPTIONS_KEY = "rolloutpool"
 """In `metadata`, with `OsmosisOptions`: the wire itself has no place for them."""
-LONGEST_GRADING = 86_400.0
-"""Seconds; `GraderChoice` takes no longer deadline."""
 MAX_TURNS = 100
 """The wire knows no limit of turns, so this is as high as protocol v1's."""
 
@@ -46,7 +42,7 @@ _EXAMPLE: dict[str, JsonValue] = {
 
 
 class Wire(StrEnum):
-    """Which wire a body of `POST /rollout` is of."""
+    """Says which wire a body of `POST /rollout` is of."""
 
     V1 = "v1"
     OSMOSIS = "osmosis"
@@ -71,15 +67,13 @@ def wire_of(document: Any) -> Wire:
     return Wire.CALLBACKS if any(name in document for name in _CALLBACKS) else Wire.OSMOSIS
 
 
-class OsmosisOptions(BaseModel):
+class OsmosisOptions(OsmosisOptionsFields):
     """What a rollout of this wire may choose of the pool, in `metadata.rolloutpool`; meanings as in the batch API."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: EnvironmentChoice | None = None
     """Where the policy acts. Its score is the reward, unless there is a grader."""
-    grader: GraderChoice | None = None
-    """Who says what the rollout is worth, where it is to be graded."""
     tools: list[str] | None = None
     """Names of the tools that the policy is shown and may call; null stands for all."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
@@ -92,23 +86,24 @@ class OsmosisRequest(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]}, hide_input_in_errors=True)
 
     rollout_id: str
-    """One segment of a path. While it is remembered, the same caller can't use it again."""
+    """One segment of a path, at most 256 characters. While it is remembered, the same caller can't use it again."""
     initial_messages: list[TextMessage] = Field(min_length=1)
+    """At least one, as in protocol v1."""
     chat_completions_url: str
-    """Base URL of OpenAI's chat completions: `/chat/completions` is appended."""
+    """Base URL of OpenAI's chat completions; workers append `/chat/completions`."""
     llm_api_key: str | None = Field(default=None, max_length=4096, repr=False)
     """Bearer key of that endpoint."""
     label: str | None = None
     """Comes back with the sample."""
     metadata: dict[str, Any] | None = None
-    """Protocol v1's hints, and the pool's own options under `rolloutpool`."""
+    """Protocol v1's hints; in `metadata.rolloutpool`: `environment`, `grader`, `tools`, `agent`, `max_turns` (100)."""
     grade: bool = True
-    """Whether the result needs a reward."""
+    """Whether the result needs a reward, of a grader or an environment: without either it is refused (422)."""
     agent_timeout_sec: float | None = None
-    """From acceptance to the rollout's end; zero and less have passed already, null bounds nothing."""
+    """From acceptance to the end, waiting included; zero and less have passed already, null bounds nothing."""
     grader_timeout_sec: float | None = None
-    """For the grader, from the conversation's end, in the place of its `deadline_seconds`; zero and less have passed.
-    An environment's score is bounded by the environment's own limit."""
+    """The grader's time, from the end of the conversation; null is its own `deadline_seconds`. An environment's score
+    is bounded by the environment's own limit."""
     extra_fields: dict[str, Any] | None = None
     """Accepted, unused."""
 
@@ -152,7 +147,7 @@ class OsmosisRequest(BaseModel):
             raise ValueError(f"{at}: {first['msg']}") from None
         # A null reward could reach a trainer as if the rollout were worth nothing, so it is refused before it costs
         # anything.
-        if self.grade and options.environment is None and options.grader is None:
+        if self.grade and options.environment is None and not options.gives_reward():
             raise ValueError(
                 "grade: nothing gives this rollout a reward; name a grader in "
                 f"metadata.{OPTIONS_KEY}.grader, or an environment in metadata.{OPTIONS_KEY}.environment, or send "
@@ -162,22 +157,16 @@ class OsmosisRequest(BaseModel):
 
     @property
     def options(self) -> OsmosisOptions:
-        """What `metadata` says to the pool."""
+        """Returns what `metadata` says to the pool."""
         return OsmosisOptions.model_validate((self.metadata or {}).get(OPTIONS_KEY, {}))
 
-    @property
-    def grader(self) -> GraderChoice | None:
-        """The grader that is asked, with its time; None where nothing is to be graded, or an environment does it."""
-        chosen, seconds = self.options.grader, self.grader_timeout_sec
-        if chosen is None or not self.grade:
-            return None
-        if seconds is None:
-            return chosen
-        return chosen.model_copy(update={"deadline_seconds": min(max(seconds, 0.001), LONGEST_GRADING)})
+    def rewarded(self) -> dict[str, Any]:
+        """Returns options of the batch API that give the reward; nothing where none is asked for."""
+        return self.options.within(self.grader_timeout_sec) if self.grade else {}
 
 
 class OsmosisCancel(BaseModel):
-    """Which rollouts to cancel (`POST /rollout/cancel`): exactly one of the three."""
+    """Says which rollouts to cancel (`POST /rollout/cancel`): exactly one of the three."""
 
     ids: list[str] | None = None
     prefix: str | None = None

@@ -1,4 +1,4 @@
-"""What a controller of the Osmosis wire v3.3 gets, and how a stored result becomes it.
+"""Says what a controller of the Osmosis wire v3.3 gets, and how a stored result becomes it.
 
 The wire carries messages and a reward, and no tokens: the endpoint that sampled them belongs to the controller, which
 has their ids. The reward is the rollout's grade, or its environment's score. The whole record is under
@@ -20,24 +20,6 @@ from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, Spans
 
-__all__ = [
-    "LABEL",
-    "LEASE_SECONDS",
-    "UNGRADED",
-    "WAIT_SECONDS",
-    "OsmosisAccepted",
-    "OsmosisCancelled",
-    "OsmosisCategory",
-    "OsmosisHealth",
-    "OsmosisLifecycle",
-    "OsmosisRecord",
-    "OsmosisResult",
-    "OsmosisSample",
-    "OsmosisStatus",
-    "running_result",
-    "to_osmosis",
-]
-
 WAIT_SECONDS = 30.0
 """A poll is answered after this time at the latest."""
 LEASE_SECONDS = 120.0
@@ -50,7 +32,7 @@ _AGENTS = (Boundary.AGENT, Boundary.ENVIRONMENT, Boundary.GRADER)
 
 
 class OsmosisStatus(StrEnum):
-    """Where a rollout stands, in the wire's words; `unknown` is the wire's too, and never used here."""
+    """Says where a rollout stands, in the wire's words; `unknown` is the wire's too, and never used here."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -87,7 +69,7 @@ class OsmosisAccepted(Answer):
 
 
 class OsmosisSample(BaseModel):
-    """What a rollout has produced."""
+    """Holds what a rollout has produced."""
 
     messages: list[dict[str, Any]] = Field(default_factory=list)
     """The whole transcript; what is null in a message is left out."""
@@ -110,14 +92,14 @@ class OsmosisResult(Answer):
 
 
 class OsmosisCancelled(Answer):
-    """What became of each rollout that was to be cancelled."""
+    """Holds what became of each rollout that was to be cancelled."""
 
     dispositions: dict[str, str]
     """`cancelled_queued`, `cancelled_running`, or `not_found`: unknown, or ended already."""
 
 
 class OsmosisRecord(BaseModel):
-    """What the answer has of a stored `RolloutResult`."""
+    """Holds what the answer has of a stored `RolloutResult`."""
 
     uid: str
     rollout_id: str
@@ -137,7 +119,7 @@ class OsmosisRecord(BaseModel):
 
 
 class OsmosisLifecycle(Answer):
-    """What the caller's rollouts do; the SDK's `wait_idle` waits until none is active."""
+    """Holds what the caller's rollouts do; the SDK's `wait_idle` waits until none is active."""
 
     accepting_rollouts: bool
     active_rollouts: int

@@ -12,8 +12,6 @@ from rolloutpool_common.protocol.checks import check_rollout_id, check_server_ur
 from rolloutpool_common.protocol.messages import TextMessage
 from rolloutpool_common.protocol.sampling import SamplingParams
 
-__all__ = ["RolloutRequest"]
-
 _EXAMPLE: dict[str, JsonValue] = {
     "rollout_id": "job7-step12-idx3-9f2c",
     "server_url": "http://trainer:8081",
@@ -30,16 +28,27 @@ class RolloutRequest(BaseModel):
     model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}, "hide_input_in_errors": True}
 
     rollout_id: str
+    """Not blank, at most 256 characters."""
     server_url: str
+    """`http://` or `https://`; trailing slashes are removed."""
     messages: list[TextMessage] = Field(min_length=1)
+    """At least one."""
     sampling_params: SamplingParams
+    """May be `{}`; unknown keys are dropped."""
     tokenizer_name: str
+    """Hub name, or a directory on the workers."""
     tokenizer_revision: str | None = None
+    """Revision of the tokenizer on the hub."""
     tool_server_url: str | None = None
+    """Accepted and not used; with `ROLLOUTPOOL_V1_TOOL_SERVERS` the URL of an MCP server."""
     max_turns: int = Field(default=10, ge=1, le=100)
+    """Model calls at the most."""
     max_tokens_total: int = Field(default=8192, ge=1, le=1_000_000)
+    """Sampled tokens at the most; the prompt does not count."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    """`debug_trace`, and the hints that end a rollout."""
     callback_api_key: str | None = Field(default=None, repr=False)
+    """Bearer key of the callback."""
 
     @field_validator("rollout_id")
     @classmethod

@@ -22,8 +22,6 @@ from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 
-__all__ = ["FINISH", "RolloutMetrics", "RolloutResponse", "V1Result", "V1Status", "to_v1"]
-
 FINISH = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "stop",
@@ -57,7 +55,7 @@ class V1Status(StrEnum):
 
 
 class V1Result(BaseModel):
-    """What protocol v1's answer has of a `RolloutResult`.
+    """Holds what protocol v1's answer has of a `RolloutResult`.
 
     To read all of a stored result would make lists of its ids and log-probabilities, which v1's answer leaves out.
     """

@@ -72,7 +72,7 @@ def tokenizer_name(case: Case) -> str:
 
 
 def case_faults(case: Case, tokenizer: ChatTokenizer) -> list[str]:
-    """What is wrong with a two-turn case; empty if it passes."""
+    """Returns what is wrong with a two-turn case; empty if it passes."""
     if case.get("expected") == "refuse":
         try:
             ledger = _first_turn(case)

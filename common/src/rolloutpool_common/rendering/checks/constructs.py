@@ -84,7 +84,7 @@ class ConstructCase:
 
 @dataclass(frozen=True, slots=True)
 class Construct:
-    """What is tried, and who meets it."""
+    """Holds what is tried, and who meets it."""
 
     name: str
     met: Met
@@ -99,7 +99,7 @@ def constructs(words: Sequence[str]) -> list[Construct]:
 
 
 def _talk(words: Sequence[str]) -> list[Construct]:
-    once, twice = (_USER,), (_USER, _said("ibex"), _USER)
+    once, twice = (USER,), (USER, saying("ibex"), USER)
     switched = [text for word in words[:_MOST_WORDS] for text in (f"{word} {SYSTEM_WORD}", f"{SYSTEM_WORD} {word}")]
     thought = "<think>\nmarmot\n</think>\n\n"
     return [
@@ -108,16 +108,16 @@ def _talk(words: Sequence[str]) -> list[Construct]:
             "user message",
             Met.ALWAYS,
             False,
-            tuple(ConstructCase(past, (_NEXT,)) for past in (once, twice, (*twice, _said("ibex"), _USER))),
+            tuple(ConstructCase(past, (NEXT,)) for past in (once, twice, (*twice, saying("ibex"), USER))),
         ),
         Construct(
             "system message",
             Met.OFTEN,
             False,
             (
-                ConstructCase((_SYSTEM, *once)),
-                ConstructCase((_SYSTEM, *once), (_NEXT,)),
-                ConstructCase((_SYSTEM, *twice), (_NEXT,)),
+                ConstructCase((SYSTEM, *once)),
+                ConstructCase((SYSTEM, *once), (NEXT,)),
+                ConstructCase((SYSTEM, *twice), (NEXT,)),
             ),
         ),
         Construct(
@@ -125,8 +125,8 @@ def _talk(words: Sequence[str]) -> list[Construct]:
             Met.OFTEN,
             False,
             (
-                *(ConstructCase(({**_USER, "content": text},), (_NEXT,)) for text in switched),
-                *(ConstructCase(({**_SYSTEM, "content": text}, _USER), (_NEXT,)) for text in switched),
+                *(ConstructCase(({**USER, "content": text},), (NEXT,)) for text in switched),
+                *(ConstructCase(({**SYSTEM, "content": text}, USER), (NEXT,)) for text in switched),
             ),
         ),
         Construct(
@@ -134,30 +134,30 @@ def _talk(words: Sequence[str]) -> list[Construct]:
             Met.OFTEN,
             False,
             (
-                ConstructCase(once, (_NEXT,), said=thought),
-                ConstructCase((_USER, {**_said("ibex"), "reasoning_content": "marmot"}, _USER), (_NEXT,)),
-                ConstructCase(once, (_NEXT,), template_kwargs={"enable_thinking": False}),
-                ConstructCase(once, (_NEXT,), template_kwargs={"enable_thinking": True}),
+                ConstructCase(once, (NEXT,), said=thought),
+                ConstructCase((USER, {**saying("ibex"), "reasoning_content": "marmot"}, USER), (NEXT,)),
+                ConstructCase(once, (NEXT,), template_kwargs={"enable_thinking": False}),
+                ConstructCase(once, (NEXT,), template_kwargs={"enable_thinking": True}),
             ),
         ),
         Construct(
             "stop withheld after an answer",
             Met.ALWAYS,
             False,
-            tuple(ConstructCase(past, (_NEXT,), end=SampledEnd.WITHHELD) for past in (once, twice)),
+            tuple(ConstructCase(past, (NEXT,), end=SampledEnd.WITHHELD) for past in (once, twice)),
         ),
-        Construct("other stop ids", Met.OFTEN, False, (ConstructCase(once, (_NEXT,), end=SampledEnd.OTHER),)),
+        Construct("other stop ids", Met.OFTEN, False, (ConstructCase(once, (NEXT,), end=SampledEnd.OTHER),)),
         Construct(
-            "white space after the stop", Met.OFTEN, False, (ConstructCase(once, (_NEXT,), end=SampledEnd.SPACE),)
+            "white space after the stop", Met.OFTEN, False, (ConstructCase(once, (NEXT,), end=SampledEnd.SPACE),)
         ),
         Construct(
             "content in parts",
             Met.RARELY,
             False,
             tuple(
-                ConstructCase(({**_USER, "content": parts},), new)
+                ConstructCase(({**USER, "content": parts},), new)
                 for parts in (_parts("giraffe"), _parts("giraffe", "stork"))
-                for new in ((), ({**_NEXT, "content": parts},))
+                for new in ((), ({**NEXT, "content": parts},))
             ),
         ),
         Construct(
@@ -167,15 +167,15 @@ def _talk(words: Sequence[str]) -> list[Construct]:
 
 
 def _calls() -> list[Construct]:
-    once = (_USER,)
-    one, two = (_result(0),), (_result(0), _result(1))
+    once = (USER,)
+    one, two = (result(0),), (result(0), result(1))
     odd = ("", " 38 \n", "\n\n{}", "naïve 漢字 🙂", '{"a": [1, null]}')
     return [
         Construct(
             "tools in the first prompt",
             Met.ALWAYS,
             True,
-            (ConstructCase(once, tools=True), ConstructCase((_SYSTEM, *once), tools=True)),
+            (ConstructCase(once, tools=True), ConstructCase((SYSTEM, *once), tools=True)),
         ),
         Construct("tool result", Met.ALWAYS, True, (ConstructCase(once, one, calls=1, tools=True),)),
         Construct(
@@ -189,8 +189,8 @@ def _calls() -> list[Construct]:
             Met.ALWAYS,
             True,
             (
-                ConstructCase(_rounds(1), (_NEXT,), tools=True),
-                ConstructCase((*_rounds(1), _said("ibex"), _USER), one, calls=1, tools=True),
+                ConstructCase(_rounds(1), (NEXT,), tools=True),
+                ConstructCase((*_rounds(1), saying("ibex"), USER), one, calls=1, tools=True),
             ),
         ),
         Construct(
@@ -219,8 +219,8 @@ def _calls() -> list[Construct]:
             Met.OFTEN,
             True,
             (
-                ConstructCase((_SYSTEM, *once), one, calls=1, tools=True),
-                ConstructCase((_SYSTEM, *once), (_NEXT,), tools=True),
+                ConstructCase((SYSTEM, *once), one, calls=1, tools=True),
+                ConstructCase((SYSTEM, *once), (NEXT,), tools=True),
             ),
         ),
         Construct(
@@ -233,7 +233,7 @@ def _calls() -> list[Construct]:
             "results of any text",
             Met.OFTEN,
             True,
-            tuple(ConstructCase(once, ({**_result(0), "content": text},), calls=1, tools=True) for text in odd),
+            tuple(ConstructCase(once, ({**result(0), "content": text},), calls=1, tools=True) for text in odd),
         ),
         Construct(
             "stop withheld after a call",
@@ -253,21 +253,22 @@ def _calls() -> list[Construct]:
             (ConstructCase(once, one, calls=1, tools=True, end=SampledEnd.OTHER),),
         ),
         Construct(
-            "result, then user message", Met.RARELY, True, (ConstructCase(once, (*one, _NEXT), calls=1, tools=True),)
+            "result, then user message", Met.RARELY, True, (ConstructCase(once, (*one, NEXT), calls=1, tools=True),)
         ),
     ]
 
 
-_USER: dict[str, Any] = {"role": "user", "content": "giraffe"}
-_NEXT: dict[str, Any] = {"role": "user", "content": "heron"}
-_SYSTEM: dict[str, Any] = {"role": "system", "content": SYSTEM_WORD}
+USER: dict[str, Any] = {"role": "user", "content": "giraffe"}
+NEXT: dict[str, Any] = {"role": "user", "content": "heron"}
+SYSTEM: dict[str, Any] = {"role": "system", "content": SYSTEM_WORD}
 
 
 def _parts(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def _said(text: str) -> dict[str, Any]:
+def saying(text: str) -> dict[str, Any]:
+    """An answer of the policy."""
     return {"role": "assistant", "content": text}
 
 
@@ -276,13 +277,14 @@ def call_id(number: int) -> str:
     return f"call{number:05d}"
 
 
-def _result(number: int) -> dict[str, Any]:
+def result(number: int) -> dict[str, Any]:
+    """The result of the call `call_id(number)`."""
     return {"role": "tool", "name": "weigh", "tool_call_id": call_id(number), "content": f"ostrich{number}"}
 
 
 def _rounds(number: int, *, calls: int = 1) -> tuple[dict[str, Any], ...]:
     """A question, and so many rounds of calls and results."""
-    found: list[dict[str, Any]] = [_USER]
+    found: list[dict[str, Any]] = [USER]
     for i in range(number):
         ids = [f"past{i:02d}{j:03d}" for j in range(calls)]
         found.append(calling([(made, "walrus") for made in ids]))

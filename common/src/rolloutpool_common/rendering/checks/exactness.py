@@ -3,6 +3,12 @@
 Each construct is `exact`, `refused` with the reason, `WRONG` with its smallest case that fails, or `not checked` where
 the template itself cannot render such a conversation. One wrong case makes a construct wrong, one refused case makes it
 refused.
+
+The prompt lengths that the pool predicts are compared with those of a trainer that renders the whole history each turn
+(`try_recount`). Such a trainer may render the arguments of calls as the text that the policy sent, or parse them first
+(vLLM does). Both are tried on a conversation of several tool rounds, from the second prompt on: the first one is
+reported by the trainer. A wrong length never gives wrong ids, but such a trainer refuses the mask, and the turn is
+asked again.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +16,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from rolloutpool_common.rendering.checks.constructs import TOOLS, Construct, ConstructCase, Met, constructs
-from rolloutpool_common.rendering.checks.full_render import Expected, FullRender, NoOracle
-from rolloutpool_common.rendering.errors import TemplateRefused
+from rolloutpool_common.rendering.checks.constructs import TOOLS, Construct, ConstructCase, Met, calling, constructs
+from rolloutpool_common.rendering.checks.full_render import Expected, FullRender, NoOracle, with_text_arguments
+from rolloutpool_common.rendering.errors import RenderFailed, TemplateRefused
+from rolloutpool_common.rendering.rerender import RerenderCounter
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
 
@@ -21,7 +28,7 @@ _MOST_IDS = 4_000
 
 
 class ConstructVerdict(StrEnum):
-    """What was found out about a construct."""
+    """Says what was found out about a construct."""
 
     EXACT = "exact"
     REFUSED = "refused"
@@ -50,7 +57,7 @@ class FailingCase:
 
 @dataclass(frozen=True, slots=True)
 class ConstructFinding:
-    """What was found out about one construct."""
+    """Holds what was found out about one construct."""
 
     name: str
     verdict: ConstructVerdict
@@ -187,3 +194,61 @@ def _failing(
         ours_ids=(ours or [])[:_MOST_IDS],
         template_ids=(expected.ids or [])[:_MOST_IDS] if expected else [],
     )
+
+
+_ROUNDS = 5
+
+
+def try_recount(tokenizer: ChatTokenizer, full: FullRender) -> list[ConstructFinding]:
+    """Counts the prompts of a conversation in both forms of arguments."""
+    return [
+        _finding(tokenizer, full, "rendered again, arguments as text", as_text=True),
+        _finding(tokenizer, full, "rendered again, arguments parsed", as_text=False),
+    ]
+
+
+def _finding(tokenizer: ChatTokenizer, full: FullRender, name: str, *, as_text: bool) -> ConstructFinding:
+    verdict, reason, exact, tried = ConstructVerdict.EXACT, "", 0, 0
+    counter = RerenderCounter(tokenizer, tools=TOOLS, template_kwargs=None)
+    for messages in _prompts(as_text=as_text):
+        tried += 1
+        try:
+            length = len(full.ids(full.text(messages, tools=TOOLS)))
+        except NoOracle as error:
+            verdict, reason = ConstructVerdict.UNCHECKED, str(error)
+            break
+        try:
+            predicted = counter.count_new(messages)
+            predicted = counter.count(messages) if predicted is None else predicted
+        except RenderFailed as refusal:
+            verdict, reason = ConstructVerdict.REFUSED, refusal.reason
+            break
+        if predicted != length:
+            verdict = ConstructVerdict.WRONG
+            reason = f"prompt {tried} has {length} ids, and the pool counts {predicted}"
+            break
+        exact += 1
+    return ConstructFinding(
+        name=name,
+        verdict=verdict,
+        reason=reason,
+        met=Met.OFTEN,
+        needs_tools=True,
+        tried=tried,
+        exact=exact,
+        failing=None,
+    )
+
+
+def _prompts(*, as_text: bool) -> list[list[dict[str, Any]]]:
+    """Returns what a trainer is asked with, turn after turn."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "giraffe"}]
+    found = [list(messages)]
+    for i in range(_ROUNDS):
+        call_id = f"turn{i:05d}"
+        turn = calling([(call_id, f"walrus {i}")])
+        messages.append(with_text_arguments(turn) if as_text else turn)
+        messages.append({"role": "tool", "name": "weigh", "tool_call_id": call_id, "content": f"{i} kilograms"})
+        found.append(list(messages))
+    messages += [{"role": "assistant", "content": "ibex"}, {"role": "user", "content": "heron"}]
+    return [*found, list(messages)]

@@ -1,4 +1,4 @@
-"""What the template itself writes after a turn: a full render by transformers, cut behind what the policy sampled.
+"""Says what the template itself writes after a turn: a full render by transformers, cut behind what the policy sampled.
 
 Nothing of the pool's renderer is used here (no deltas, no marks, no normal form, no codec), because a check that shares
 a renderer with what it checks finds nothing.
@@ -47,7 +47,7 @@ class NoOracle(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a case must give."""
+    """Holds what a case must give."""
 
     history: list[dict[str, Any]]
     """All messages up to the policy's turn, that turn included; for a first prompt, all messages."""
@@ -186,7 +186,7 @@ class FullRender:
         )
 
     def _cut(self, whole: _Whole, sampled: int, begin: int) -> Expected:
-        """What must be written from `begin` on, where the policy sampled up to `sampled`."""
+        """Returns what must be written from `begin` on, where the policy sampled up to `sampled`."""
         everything, before = self.ids(whole.text), self.ids(whole.text[:begin])
         # An id on both sides of the cut is none that could be sampled and continued; then the texts are compared.
         clean = everything[: len(before)] == before

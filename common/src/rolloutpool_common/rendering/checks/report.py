@@ -1,7 +1,7 @@
 """Finds out by rendering probes what a tokenizer and its chat template do to token ids. No model is known by name.
 
 1. Every construct that rollouts meet is rendered by the pool, and compared with the template's own full render
-   (`exactness`, `recount`). This finds what is wrong, and what is refused.
+   (`exactness`). This finds what is wrong, and what is refused.
 2. Further probes look at what the template does to history, because that decides which trainers agree with the pool:
    one that only appends keeps the ids of the history, so any trainer that follows it agrees. One that edits history
    (strips thinking, moves tools) agrees only if the trainer keeps the sampled ids.
@@ -12,32 +12,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rolloutpool_common.rendering.checks.constructs import TOOLS, Met
+from rolloutpool_common.rendering.checks.constructs import (
+    NEXT,
+    SYSTEM,
+    TOOLS,
+    USER,
+    Met,
+    call_id,
+    calling,
+    result,
+    saying,
+)
 from rolloutpool_common.rendering.checks.exactness import (
     ConstructFinding,
     ConstructVerdict,
     counts_on_tools,
     full_render_of,
     try_constructs,
+    try_recount,
 )
-from rolloutpool_common.rendering.checks.recount import try_recount
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
-_USER = {"role": "user", "content": "giraffe"}
-_NEXT = {"role": "user", "content": "heron"}
-_SYSTEM = {"role": "system", "content": "zebra"}
 _TYPED = "typed control tokens"
-_IDS = ("callAAAAA", "callBBBBB")
-_RESULTS = [{"role": "tool", "name": "weigh", "tool_call_id": i, "content": "ostrich"} for i in _IDS]
-_TOOL = {
-    "type": "function",
-    "function": {"name": "weigh", "description": "Weigh it", "parameters": {"type": "object", "properties": {}}},
-}
+_RESULT = result(0)
 
 
 class TokenizerVerdict(StrEnum):
-    """What training can expect of a tokenizer."""
+    """Says what training can expect of a tokenizer."""
 
     EXACT = "exact"
     """Ids and mask are exact, and a trainer that renders history again sees the ids that parsing left unchanged."""
@@ -112,8 +114,8 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
         ProbeFinding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
         ProbeFinding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
         ProbeFinding("generation prompt", repr(_generation_prompt(tokenizer)), True),
-        ProbeFinding("cost of a user message", *_cost(tokenizer, _said("ibex"), _NEXT, tools)),
-        ProbeFinding("cost of a tool result", *_cost(tokenizer, _said("", calls=1), _RESULTS[0], tools)),
+        ProbeFinding("cost of a user message", *_cost(tokenizer, saying("ibex"), NEXT, tools)),
+        ProbeFinding("cost of a tool result", *_cost(tokenizer, _called(), _RESULT, tools)),
     )
     if not tokenizer.renders_tools:
         calls.append("the template shows no tools: describe them in the system message")
@@ -131,7 +133,7 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
 
 
 def _met_with_tools(constructs: Sequence[ConstructFinding]) -> list[ConstructFinding]:
-    """What rollouts with tools meet: all, unless the template cannot be rendered without tools."""
+    """Returns what rollouts with tools meet: all, unless the template cannot be rendered without tools."""
     if not constructs or not counts_on_tools(constructs):
         return list(constructs)
     # Nobody can render such a prompt, so no rollout has one.
@@ -155,7 +157,7 @@ def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
 def _typed(tokenizer: ChatTokenizer, tools: list[dict[str, Any]] | None) -> ConstructFinding:
     """Finds out what control strings become that somebody typed in a message."""
     tried, verdict, reason = 0, ConstructVerdict.UNCHECKED, "no message can be appended"
-    for turn, plain in ((_said("ibex"), _USER), (_said("", calls=1), _RESULTS[0])):
+    for turn, plain in ((saying("ibex"), USER), (_called(), _RESULT)):
         try:
             expected = _control_ids(tokenizer, turn, plain, tools)
         except TemplateRefused:
@@ -194,14 +196,14 @@ def _typed_finding(verdict: ConstructVerdict, reason: str, tried: int) -> Constr
 def _control_ids(
     tokenizer: ChatTokenizer, turn: Mapping[str, Any], message: Mapping[str, Any], tools: list[dict[str, Any]] | None
 ) -> list[int]:
-    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=[_USER, turn], tools=tools)
+    delta = tokenizer.render_delta([message], sampled=tokenizer.closing, history=[USER, turn], tools=tools)
     return [i for i in delta.glue_ids if i in tokenizer.control_ids]
 
 
 def _generation_prompt(tokenizer: ChatTokenizer) -> str:
     """Finds what the template writes after a user message for the policy to continue."""
     try:
-        whole, alone = tokenizer.render_text([_USER]), tokenizer.render_conversation([_USER]).text
+        whole, alone = tokenizer.render_text([USER]), tokenizer.render_conversation([USER]).text
     except TemplateRefused:
         return ""
     end = whole.rfind("giraffe") + len("giraffe")
@@ -214,9 +216,9 @@ def _cost(
     message: Mapping[str, Any],
     tools: list[dict[str, Any]] | None,
 ) -> tuple[str, bool]:
-    """What a delta of this message costs, and what in the template makes it dear."""
+    """Returns what a delta of this message costs, and what in the template makes it dear."""
     try:
-        proof = tokenizer.delta_proof([message], history=[_USER, turn], tools=tools)
+        proof = tokenizer.delta_proof([message], history=[USER, turn], tools=tools)
     except TemplateRefused:
         return "refused, see above", True
     if proof.parts is not None:
@@ -230,48 +232,45 @@ def _cost(
 # -- history: what the template makes of earlier turns when a message follows
 
 
-def _said(text: str, *, calls: int = 0) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": "assistant", "content": text}
-    if calls:
-        turn["tool_calls"] = [
-            {"id": i, "type": "function", "function": {"name": "weigh", "arguments": {"animal": "walrus"}}}
-            for i in _IDS[:calls]
-        ]
-    return turn
+def _called(said: str = "") -> dict[str, Any]:
+    return calling([(call_id(0), "walrus")], said)
 
 
 def _moves(tokenizer: ChatTokenizer, first: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bool:
     prompt = tokenizer.render_text(first, tools=tools)
-    return not tokenizer.render_text([*first, _said("ibex"), _NEXT], tools=tools).startswith(prompt + "ibex")
+    return not tokenizer.render_text([*first, saying("ibex"), NEXT], tools=tools).startswith(prompt + "ibex")
 
 
 def _loses(tokenizer: ChatTokenizer, turn: dict[str, Any], text: str, after: Sequence[Mapping[str, Any]]) -> bool:
-    return text not in tokenizer.render_text([_USER, turn, *after])
+    return text not in tokenizer.render_text([USER, turn, *after])
 
 
 _Probe = tuple[str, Callable[[ChatTokenizer], bool]]
 _THOUGHT = "<think>\nquagga\n</think>\n\n"
 _TALK: tuple[_Probe, ...] = (
-    ("the generation prompt is not kept in history", lambda t: _moves(t, [_USER], None)),
-    ("the system message moves", lambda t: not _moves(t, [_USER], None) and _moves(t, [_SYSTEM, _USER], None)),
+    ("the generation prompt is not kept in history", lambda t: _moves(t, [USER], None)),
+    ("the system message moves", lambda t: not _moves(t, [USER], None) and _moves(t, [SYSTEM, USER], None)),
     ("the first prompt holds today's date", lambda t: t.reads_clock),
-    ("thinking is removed when a user message follows", lambda t: _loses(t, _said(_THOUGHT + "x"), "quagga", [_USER])),
-    ("white space around what a turn says is trimmed", lambda t: _loses(t, _said(" ibex \n"), " ibex \n", [_USER])),
+    (
+        "thinking is removed when a user message follows",
+        lambda t: _loses(t, saying(_THOUGHT + "x"), "quagga", [USER]),
+    ),
+    ("white space around what a turn says is trimmed", lambda t: _loses(t, saying(" ibex \n"), " ibex \n", [USER])),
 )
 _CALLS: tuple[_Probe, ...] = (
-    ("tools move", lambda t: not _moves(t, [_USER], None) and _moves(t, [_USER], [_TOOL])),
-    ("calls are left out", lambda t: _loses(t, _said("", calls=1), "walrus", _RESULTS[:1])),
+    ("tools move", lambda t: not _moves(t, [USER], None) and _moves(t, [USER], TOOLS)),
+    ("calls are left out", lambda t: _loses(t, _called(), "walrus", [_RESULT])),
     (
         "what a turn says beside its calls is left out",
-        lambda t: _loses(t, _said("ibex", calls=1), "ibex", _RESULTS[:1]),
+        lambda t: _loses(t, _called("ibex"), "ibex", [_RESULT]),
     ),
     (
         "an empty thought is removed when a tool result follows",
-        lambda t: _loses(t, _said("<think>\n\n</think>\n\nx", calls=1), "<think>", _RESULTS[:1]),
+        lambda t: _loses(t, _called("<think>\n\n</think>\n\nx"), "<think>", [_RESULT]),
     ),
     (
         "thinking is removed when a tool result follows",
-        lambda t: _loses(t, _said(_THOUGHT + "x", calls=1), "quagga", _RESULTS[:1]),
+        lambda t: _loses(t, _called(_THOUGHT + "x"), "quagga", [_RESULT]),
     ),
 )
 

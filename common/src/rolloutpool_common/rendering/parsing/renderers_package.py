@@ -16,9 +16,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, Tools
-from rolloutpool_common.rendering.parsing.json_calls import broken, call_of
+from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, broken, call_of
 from rolloutpool_common.rendering.parsing.syntaxes import UNCLOSED
+from rolloutpool_common.rendering.template import Tools
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 PREFIX = "renderers/"

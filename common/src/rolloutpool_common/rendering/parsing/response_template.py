@@ -16,8 +16,8 @@ from typing import Any
 from transformers.utils.chat_parsing import ResponseParser, parse_response
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, Tools
-from rolloutpool_common.rendering.parsing.json_calls import BROKEN_NAME, broken, call_of
+from rolloutpool_common.rendering.parsing.found import BROKEN_NAME, CallStatus, Found, FoundCall, broken, call_of
+from rolloutpool_common.rendering.template import Tools
 
 _CALLS = "tool_calls"
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")

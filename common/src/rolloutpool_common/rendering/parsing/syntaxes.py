@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rolloutpool_common.rendering.parsing.found import CallStatus, FoundCall, Tools
-from rolloutpool_common.rendering.parsing.json_calls import broken, call_of, decode, usable_name
+from rolloutpool_common.rendering.parsing.found import CallStatus, FoundCall, broken, call_of, decode, usable_name
+from rolloutpool_common.rendering.template import Tools
 
 UNCLOSED = "the turn ended before the call was closed"
 

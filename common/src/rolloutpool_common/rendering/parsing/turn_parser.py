@@ -11,6 +11,8 @@ Which parser a rollout gets:
    same call (`renderers_package`).
 5. Else the rollout is refused before anything is sampled, unless it may call no tools. Then all text is content.
 
+What stands between `<think>` and `</think>` at the start of a turn is no content and holds no calls.
+
 A call that cannot be run becomes a call of the message all the same, with a fault that the policy reads in the place of
 a result. One that the policy could not close, because its turn was cut, is content and no call.
 
@@ -20,18 +22,25 @@ Each call gets an id of nine hexadecimal digits, as Mistral's template demands.
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from rolloutpool_common.errors import TemplateUnusable
 from rolloutpool_common.protocol.messages import CALL_FAULTS, FunctionCall, Message, ToolCall
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.parsing import renderers_package
-from rolloutpool_common.rendering.parsing.found import CallStatus, Found, FoundCall, ParsedCall, ParsedTurn, TextParser
-from rolloutpool_common.rendering.parsing.json_calls import decode
+from rolloutpool_common.rendering.parsing.found import (
+    CallStatus,
+    Found,
+    FoundCall,
+    ParsedCall,
+    ParsedTurn,
+    TextParser,
+    decode,
+)
 from rolloutpool_common.rendering.parsing.response_template import TemplateParser
 from rolloutpool_common.rendering.parsing.syntaxes import SYNTAXES, Syntax
-from rolloutpool_common.rendering.parsing.thoughts import CLOSES, split_thoughts
+from rolloutpool_common.rendering.template import Tools
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
 _ID_LENGTH = 9
@@ -67,7 +76,7 @@ class TurnParser:
         self,
         tokenizer: ChatTokenizer,
         parser: TextParser | renderers_package.IdsParser,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Tools,
     ) -> None:
         """Use `TurnParser.of`."""
         self._tokenizer = tokenizer
@@ -78,19 +87,10 @@ class TurnParser:
     def of(
         cls,
         tokenizer: ChatTokenizer,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Tools,
         response_template: Mapping[str, Any] | str | None = None,
     ) -> "TurnParser":
-        """Chooses the parser of a rollout.
-
-        Args:
-            tokenizer: Of the policy.
-            tools: Definitions of what it may call.
-            response_template: What the batch says.
-
-        Raises:
-            ParserMissing: None is known for this tokenizer, or the batch's own cannot be used.
-        """
+        """Chooses the parser of a rollout."""
         if response_template is None:
             response_template = getattr(tokenizer.reference, "response_template", None)
         if isinstance(response_template, str) and response_template.startswith(renderers_package.PREFIX):
@@ -118,14 +118,7 @@ class TurnParser:
     def parse(
         self, ids: Sequence[int], *, after: Sequence[int], whole: bool, call_ids: Sequence[str] = ()
     ) -> ParsedTurn:
-        """Makes a message of a sampled turn.
-
-        Args:
-            ids: What was sampled, with the id that ended it.
-            after: The last ids of the prompt.
-            whole: Whether the policy has ended the turn itself.
-            call_ids: Ids that its first calls had when it was parsed before; further ones get new ids.
-        """
+        """Makes a message of a sampled turn."""
         tokenizer = self._tokenizer
         spoken = ids[:-1] if ids and ids[-1] in tokenizer.stop_ids else ids
         text = tokenizer.decode(spoken)
@@ -143,7 +136,7 @@ class _SyntaxParser:
         self._syntax = syntax
         self._thinks = thinks
 
-    def find(self, text: str, *, before: str, tools: Sequence[Mapping[str, Any]]) -> Found:
+    def find(self, text: str, *, before: str, tools: Tools) -> Found:
         reasoning, start = split_thoughts(text, before) if self._thinks else (None, 0)
         rest = text[start:]
         if reasoning is not None:
@@ -215,7 +208,7 @@ def known_syntax(tokenizer: ChatTokenizer) -> Syntax | None:
 
 
 def _written(tokenizer: ChatTokenizer) -> list[str]:
-    """What the template writes for an assistant message with one call."""
+    """Returns what the template writes for an assistant message with one call."""
     texts = []
     for messages in ([*_ASKED, _CALLED], [*_ASKED, _CALLED, _ANSWERED]):
         for tools in ([_TOOL], None):
@@ -290,3 +283,29 @@ def _thinks(tokenizer: ChatTokenizer) -> bool:
     template = tokenizer.reference.chat_template
     sources = list(template.values()) if isinstance(template, dict) else [template]
     return CLOSES in tokenizer.added_strings or any(CLOSES in str(source) for source in sources)
+
+
+OPENS, CLOSES = "<think>", "</think>"
+
+
+class Split(NamedTuple):
+    """A turn's text in two."""
+
+    reasoning: str | None
+    """None where the policy did not think."""
+    start: int
+    """Where the rest begins."""
+
+
+def split_thoughts(text: str, before: str) -> Split:
+    """Splits thoughts off."""
+    opened = before.rstrip().endswith(OPENS)
+    start = len(text) - len(text.lstrip())
+    if text.startswith(OPENS, start):
+        start += len(OPENS)
+    elif not opened:
+        return Split(None, 0)
+    end = text.find(CLOSES, start)
+    if end < 0:
+        return Split(text[start:].strip("\n"), len(text))
+    return Split(text[start:end].strip("\n"), end + len(CLOSES))

@@ -1,13 +1,20 @@
-"""What is asked of a proof, and what it says: the shape of a turn's end, and what the text behind it is made of."""
+"""The question that a proof answers, what it says, and the text that is joined as it says.
+
+A `TurnShape` is the shape of a turn's end; a `Proof` says what the text behind it is made of.
+"""
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from rolloutpool_common.rendering.control_tokens import NONCE
+
 
 class NewMessage(NamedTuple):
-    """What is known of a new message."""
+    """Holds what is known of a new message."""
 
     role: str
     keys: tuple[str, ...]
@@ -22,7 +29,7 @@ class NewMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnShape:
-    """What is known of a conversation: its policy turn and its new messages.
+    """Holds what is known of a conversation: its policy turn and its new messages.
 
     At least one message stands before them, and behind a system message one more. The first message is a system
     message, or its role is neither `system` nor `developer`. The turn and the new messages have no other keys than
@@ -89,7 +96,7 @@ class JsonWord:
 
 
 class Source(StrEnum):
-    """What a value may depend on."""
+    """Says what a value may depend on."""
 
     EARLIER = "earlier messages"
     """Messages before the turn, but for a leading system message."""
@@ -114,16 +121,64 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proved of the text behind the sentinel, wherever the template renders the conversation at all."""
+    """Holds what is proved of the text behind the sentinel, wherever the template renders the conversation at all."""
 
     parts: tuple[str | Word | JsonWord, ...] | None
     """These joined are the text, if `guard` lets all texts of the new messages pass. None where that isn't proved, and
     where these texts, or the turn's own, decide whether the template raises an error."""
     guard: frozenset[str]
-    """What no text of a new message may hold. Besides, none may be empty, or begin or end with white space."""
+    """What no text of a new message may hold. Besides, none may be empty."""
+    trimmed: frozenset[Word]
+    """Texts that may not begin or end with white space either, because the template trims them somewhere."""
     independent: bool
     """For any words, no earlier message and no number of messages is in the text."""
     reads: frozenset[Source]
     """For any words, what the text may depend on. All there is where nothing is proved."""
     reasons: tuple[Reason, ...]
     """Why `parts` is None, or `independent` is false."""
+
+
+class Joint:
+    """Puts texts of one shape together, from constants and words of messages.
+
+    The proof holds for words without the literals that the template looks for, that are not empty and, where it trims
+    them, have no white space at their edges; all words must be such, because a template may compare what it does not
+    print, such as a tool's name. And the control strings of the text must be those of the constants. Else a word holds
+    one, makes one with what stands beside it, or makes one where it is written as JSON.
+    """
+
+    def __init__(self, proof: Proof, controls: re.Pattern[str]) -> None:
+        """`controls` finds control strings. Nothing can be put together where the proof names no parts."""
+        self.parts = proof.parts
+        constants = [part for part in proof.parts or () if isinstance(part, str)]
+        self._pattern = controls
+        self._trimmed = proof.trimmed
+        self._controls = [control for constant in constants for control in controls.findall(constant)]
+        self._guard = re.compile("|".join(map(re.escape, (NONCE, *sorted(proof.guard)))))
+
+    def join(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """The text, and the part of it before the first message's content; None for words that the proof excludes."""
+        if self.parts is None:
+            return None
+        for number, message in enumerate(messages):
+            for key, word in message.items():
+                # Templates can't look into a table without the proof's notice.
+                if key == "role" or isinstance(word, dict):
+                    continue
+                if not word or self._guard.search(word):
+                    return None
+                if (word[0].isspace() or word[-1].isspace()) and Word(number, key) in self._trimmed:
+                    return None
+        pieces: list[str] = []
+        start = None
+        for part in self.parts:
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            if start is None and part.key == "content":
+                start = "".join(pieces)
+            pieces.append(part.write(messages[part.message][part.key]))
+        text = "".join(pieces)
+        if self._pattern.findall(text) != self._controls:
+            return None
+        return text, text if start is None else start

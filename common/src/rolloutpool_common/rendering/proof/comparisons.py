@@ -1,4 +1,4 @@
-"""What conditions say of values: True, False, or an unknown."""
+"""Says what conditions say of values: True, False, or an unknown."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -53,12 +53,14 @@ _KIND_TESTS = {
 
 
 class Assumptions:
-    """What is assumed of the new messages' words, and then has to be checked of them."""
+    """Holds what is assumed of the new messages' words, and then has to be checked of them."""
 
     def __init__(self, *, active: bool) -> None:
         """Nothing is assumed where it isn't active."""
         self._active = active
         self.literals: set[str] = set()
+        self.trimmed: set[Word] = set()
+        """Those that are assumed to have no white space at their edges."""
         self.made = False
         """Whether anything was assumed."""
 
@@ -70,6 +72,14 @@ class Assumptions:
             return False
         self.literals.update(literals)
         self.made = True
+        return True
+
+    def spares_edge(self, value: Any, letters: str | None) -> bool:
+        """Whether a value is a word whose edges are assumed to have none of these letters; None: no white space."""
+        if not self.spares(value, *(letter for letter in letters or "" if not letter.isspace())):
+            return False
+        if letters is None or any(map(str.isspace, letters)):
+            self.trimmed.add(value.key)
         return True
 
 
@@ -103,7 +113,7 @@ class Comparisons:
         return bool(value)
 
     def compare(self, name: str, a: Any, b: Any) -> bool | Unknown:
-        """What `a name b` says, with the names of Jinja's syntax tree."""
+        """Returns what `a name b` says, with the names of Jinja's syntax tree."""
         if any(isinstance(value, Namespace | Macro | Function | Loop | Safe | Stream) for value in (a, b)):
             raise NotUnderstood("a comparison of a namespace, a function or a generator")
         if name in ("ne", "notin"):
@@ -162,7 +172,7 @@ class Comparisons:
         return name in TESTS and name not in ("filter", "test", "sameas")
 
     def test(self, name: str, value: Any, arguments: Sequence[Any]) -> bool | Unknown:
-        """What `value is name(arguments)` says."""
+        """Returns what `value is name(arguments)` says."""
         if not self.knows(name):
             raise NotUnderstood(f"the test {name}")
         if is_plain(value) and all(map(is_plain, arguments)):
@@ -181,7 +191,7 @@ class Comparisons:
 
 
 def _at_least(number: Any) -> int | None:
-    """What an index is at least, or the length of a text that is not empty."""
+    """Returns what an index is at least, or the length of a text that is not empty."""
     if isinstance(number, Position):
         return LEAST + number.offset
     return 1 if isinstance(number, Unknown) and number.kind is Kind.NUMBER and number.truth else None

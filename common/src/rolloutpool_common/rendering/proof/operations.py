@@ -2,17 +2,19 @@
 
 import json
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from jinja2 import Environment, Undefined
+from jinja2.runtime import Context
 
 from rolloutpool_common.rendering.proof.access import MUTATORS, item
-from rolloutpool_common.rendering.proof.claims import JsonWord, TableWord
+from rolloutpool_common.rendering.proof.claims import JsonWord, TableWord, Word
 from rolloutpool_common.rendering.proof.comparisons import Assumptions, Comparisons
-from rolloutpool_common.rendering.proof.texts import as_json, formatted
 from rolloutpool_common.rendering.proof.values import (
     Kind,
     Messages,
@@ -80,7 +82,6 @@ class Operations:
     def __init__(self, environment: Environment, guard: Assumptions, comparisons: Comparisons) -> None:
         """The environment has the filters."""
         self._environment = environment
-        self._context = environment.from_string("").new_context()
         self._guard = guard
         self._comparisons = comparisons
 
@@ -93,7 +94,7 @@ class Operations:
         return name in self._environment.globals
 
     def filter(self, name: str, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What `value | name(arguments)` is."""
+        """Returns what `value | name(arguments)` is."""
         if name not in self._environment.filters:
             raise Raised
         if not self.knows(name):
@@ -103,7 +104,7 @@ class Operations:
         if isinstance(value, Stream):
             return self._of_stream(name, value, arguments, named)
         if name == "format":
-            return formatted("%s", value, arguments, named)
+            return _formatted("%s", value, arguments, named)
         if name == "reverse" and type(value) is not str and kind_of(value) in (None, Kind.TEXT):
             raise NotUnderstood("the filter reverse of what may be a text")
         if name in _LAZY or (name == "reverse" and type(value) is not str):
@@ -116,7 +117,7 @@ class Operations:
         return self._derived("|", name, value, arguments, named)
 
     def method(self, owner: Any, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What `owner.name(arguments)` is."""
+        """Returns what `owner.name(arguments)` is."""
         if owner is None or isinstance(owner, Undefined | bool | int | float):
             raise Raised
         if name in MUTATORS and not (isinstance(owner, str | Text) or kind_of(owner) is Kind.TEXT):
@@ -130,7 +131,7 @@ class Operations:
         if name not in _MADE or not isinstance(owner, str | Text | Unknown | list | tuple):
             raise NotUnderstood(f"the method {name}")
         if name == "format":
-            return formatted("{}", owner, arguments, named)
+            return _formatted("{}", owner, arguments, named)
         found = self._apply(name, owner, arguments, named)
         if found is not None:
             return found[0]
@@ -143,7 +144,7 @@ class Operations:
         return self._derived(".", name, owner, arguments, named)
 
     def binary(self, name: str, a: Any, b: Any) -> Any:
-        """What an operator makes of two values."""
+        """Returns what an operator makes of two values."""
         if name == "Add" and (isinstance(a, Safe) or isinstance(b, Safe)):
             return Safe(unknown(a, b, kind=Kind.TEXT))
         if any(isinstance(value, Safe | Stream) for value in (a, b)):
@@ -162,6 +163,11 @@ class Operations:
             return a.offset - b.offset
         kind = kind_of(a) if kind_of(a) is kind_of(b) else None
         return derive(kind if kind in (Kind.NUMBER, Kind.LIST) else None, name, a, b)
+
+    @cached_property
+    def _context(self) -> Context:
+        # Not before a filter is computed: it compiles a template.
+        return self._environment.from_string("").new_context()
 
     def _call_filter(self, name: str, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return self._environment.call_filter(name, value, list(arguments), dict(named), context=self._context)
@@ -270,7 +276,7 @@ class Operations:
             if not isinstance(part, str):
                 if part.ends:
                     return letters is None or not _own(letters)
-                return self._guard.spares(part, *(letter for letter in letters or "" if not letter.isspace()))
+                return self._guard.spares_edge(part, letters)
             stripped = part.rstrip(letters) if edge else part.lstrip(letters)
             if stripped:
                 parts[edge] = stripped
@@ -290,7 +296,7 @@ class Operations:
             laid_out = plain and dump(_TABLE) == json.dumps(_TABLE, ensure_ascii=plain[0])
             key = JsonWord(value.key.message, value.key.key, plain[0], table=True) if laid_out else None
             return (Unknown(value.sources, Kind.TEXT, key),)
-        made = as_json(value, dump, f"json {arguments} {named}", ascii=plain[0] if plain else None)
+        made = _json(value, dump, f"json {arguments} {named}", ascii=plain[0] if plain else None)
         return None if made is None else (made,)
 
     def _of_table(self, owner: dict[str, Any], name: str, arguments: Sequence[Any]) -> Any:
@@ -316,7 +322,7 @@ class Operations:
         raise NotUnderstood(f"the filter {name} of a generator")
 
     def _lazily(self, name: str, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Stream:
-        """What filters make that are generators."""
+        """Returns what filters make that are generators."""
         if name == "map" and arguments and (arguments[0] not in _MADE or arguments[0] in _LAZY):
             raise NotUnderstood(f"map by {arguments[0]}")
         at = {"select": 0, "reject": 0, "selectattr": 1, "rejectattr": 1}.get(name)
@@ -338,3 +344,51 @@ def _large(value: Any) -> bool:
 def _own(letters: str) -> bool:
     """Whether the sentinel has one of these letters."""
     return any(not spares_sentinel(letter) for letter in letters)
+
+
+_MARK = "qzW{}Wzq"
+_MARKED = re.compile("qzW([0-9]+)Wzq")
+
+
+def _formatted(field: str, pattern: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """A text with fields, each of which prints a value as it is."""
+    if type(pattern) is str and not named:
+        constants = pattern.split(field)
+        if len(constants) == len(arguments) + 1 and not re.search("[{}%]", "".join(constants)):
+            filled = [v for constant, value in zip(constants, [*arguments, ""], strict=True) for v in (constant, value)]
+            return joined(filled)
+    return derive(Kind.TEXT, f"format {field}", pattern, *arguments, *chain.from_iterable(named.items()))
+
+
+def _json(value: Any, dump: Callable[[Any], Any], how: str, *, ascii: bool | None) -> Any | None:
+    """JSON text in which each unknown text stands for itself; None for a value with other unknowns in it."""
+    found: list[Unknown] = []
+    marked = _with_marks(value, found)
+    if not is_plain(marked):
+        return None
+    pieces = _MARKED.split(str(dump(marked)))
+    if len(pieces) != 2 * len(found) + 1:
+        raise NotUnderstood("JSON of texts that look like this analysis' own marks")
+    return joined(_in_json(found[int(p)], how, ascii) if i % 2 else p for i, p in enumerate(pieces))
+
+
+def _with_marks(value: Any, found: list[Unknown]) -> Any:
+    """A value with a mark for each unknown text in it."""
+    if isinstance(value, Unknown) and value.kind is Kind.TEXT:
+        return _marked(value, found)
+    if type(value) is dict:
+        return {key: _with_marks(item, found) for key, item in value.items()}
+    return value
+
+
+def _marked(value: Unknown, found: list[Unknown]) -> str:
+    found.append(value)
+    return _MARK.format(len(found) - 1)
+
+
+def _in_json(value: Unknown, how: str, ascii: bool | None) -> Unknown:
+    if isinstance(value.key, Word) and ascii is not None:
+        # No `Word`, because what is assumed of a word is not true of what JSON makes of it.
+        return replace(value, key=JsonWord(value.key.message, value.key.key, ascii))
+    made: Unknown = derive(Kind.TEXT, how, value)
+    return replace(made, ends=value.ends)

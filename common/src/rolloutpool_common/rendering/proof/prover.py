@@ -9,7 +9,7 @@
 
 Two runs: one in which the words are assumed to hold none of the literals that the template looks for says of what the
 text is made. One with words of which nothing is known says what the text depends on; where the first run assumed
-nothing, it is that one.
+nothing, it is that one. Where the first has found the parts of the text, few ask for the second.
 
 A proof allows and never forbids: whatever is not imitated here is left unproved, with the reason.
 """
@@ -17,10 +17,9 @@ A proof allows and never forbids: whatever is not imitated here is left unproved
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from jinja2 import Environment, nodes
+from jinja2 import Environment
 
 from rolloutpool_common.rendering.proof.claims import (
     JsonWord,
@@ -45,7 +44,7 @@ from rolloutpool_common.rendering.proof.values import (
     sources_of,
 )
 from rolloutpool_common.rendering.sentinel import SENTINEL
-from rolloutpool_common.rendering.transformers_compat import template_keys
+from rolloutpool_common.rendering.transformers_compat import parse_template, template_keys
 
 SECONDS = 2.0
 """CPU time after which a proof is given up. It is there for templates whose steps are dear: `STEPS` is what bounds the
@@ -58,11 +57,12 @@ _SYSTEMS = frozenset({"system", "developer"})
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one run found."""
+    """Holds what one run found."""
 
     text: list[str | Unknown] | None
     reasons: tuple[Reason, ...]
-    guard: frozenset[str]
+    guard: frozenset[str] = frozenset()
+    trimmed: frozenset[Word] = frozenset()
     raises: frozenset[Source] = ALL
 
 
@@ -73,21 +73,29 @@ def prove(
     *,
     kwargs: Mapping[str, Any],
     names: Mapping[str, str],
+    whole: bool = True,
 ) -> Proof:
-    """Proves what a template writes behind a turn of this shape."""
+    """Proves what a template writes behind a turn of this shape.
+
+    If not `whole`, nothing is said of independence where the parts are found and words had to be assumed.
+    """
     deadline = time.thread_time() + SECONDS
     variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
     guard = Assumptions(active=True)
     guarded = _run(environment, source, shape, variables, guard, deadline)
-    free = guarded
-    if guard.made:
-        free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
-    reads = ALL if free.text is None else sources_of(free.text)
     # Where words decide whether the template raises an error, only a render tells.
     parts = None if guarded.text is None or guarded.raises & _WORDS else _parts(guarded.text)
+    free = guarded
+    if guard.made and (whole or parts is None):
+        free = _run(environment, source, shape, variables, Assumptions(active=False), deadline)
+    elif guard.made:
+        free = _Found(None, ())
+    reads = ALL if free.text is None else sources_of(free.text)
     independent = not reads & _HISTORY
     reasons = () if parts is not None and independent else tuple(dict.fromkeys((*guarded.reasons, *free.reasons)))
-    return Proof(parts, guarded.guard if parts is not None else frozenset(), independent, reads, reasons)
+    if parts is None:
+        return Proof(None, frozenset(), frozenset(), independent, reads, reasons)
+    return Proof(parts, guarded.guard, guarded.trimmed, independent, reads, reasons)
 
 
 def _parts(text: list[str | Unknown]) -> tuple[str | Word | JsonWord, ...] | None:
@@ -116,19 +124,16 @@ def _run(
     try:
         if not is_plain(variables) or any(map(_has_thoughts, shape.new)):
             raise NotUnderstood("variables that are no plain data, or a new message with thoughts")
-        state = statements.run(_body(environment, source), {"messages": messages, "tools": tools, **variables})
+        if (tree := parse_template(source)) is None:
+            raise NotUnderstood("a template that cannot be parsed")
+        state = statements.run(tree.body, {"messages": messages, "tools": tools, **variables})
     except Exception as error:  # whatever this analysis does not understand of a foreign template
         what = str(error) if isinstance(error, NotUnderstood) else type(error).__name__
-        return _Found(None, (statements.reason(f"not understood: {what}"),), frozenset())
+        return _Found(None, (statements.reason(f"not understood: {what}"),))
     if state is None or state.out is None:
-        return _Found(None, (statements.reason("the turn is never printed"),), frozenset())
+        return _Found(None, (statements.reason("the turn is never printed"),))
     reasons = tuple(part.reason for part in state.out if isinstance(part, Unknown) and part.reason)
-    return _Found(state.out, reasons, frozenset(guard.literals), statements.raises)
-
-
-@lru_cache(maxsize=16)
-def _body(environment: Environment, source: str) -> list[nodes.Node]:
-    return environment.parse(source).body
+    return _Found(state.out, reasons, frozenset(guard.literals), frozenset(guard.trimmed), statements.raises)
 
 
 def _has_thoughts(message: NewMessage) -> bool:

@@ -6,11 +6,10 @@ from typing import Any
 
 from jinja2 import Undefined, nodes
 
+from rolloutpool_common.rendering.proof.access import Round, rounds
 from rolloutpool_common.rendering.proof.claims import Source
 from rolloutpool_common.rendering.proof.expressions import Expressions
-from rolloutpool_common.rendering.proof.loops import Round, rounds
-from rolloutpool_common.rendering.proof.macros import reads
-from rolloutpool_common.rendering.proof.state import PathState, merge, outline
+from rolloutpool_common.rendering.proof.state import PathState, merge, outline, reads
 from rolloutpool_common.rendering.proof.values import (
     NOTHING,
     Function,

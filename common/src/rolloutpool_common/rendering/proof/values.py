@@ -30,7 +30,7 @@ class NotUnderstood(Exception):
 
 
 class Kind(StrEnum):
-    """What is known of an unknown value's type."""
+    """Says what is known of an unknown value's type."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -101,7 +101,7 @@ class Record(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """What a generator or a dict's view holds: values in order, or an unknown."""
+    """Holds what a generator or a dict's view holds: values in order, or an unknown."""
 
     items: tuple[Any, ...] | Messages | Unknown
     lazy: bool
@@ -179,7 +179,7 @@ def bounded(value: Any) -> Any:
 
 
 def sources_of(*values: Any) -> frozenset[Source]:
-    """What values depend on."""
+    """Returns what values depend on."""
     found = NOTHING
     for value in values:
         kind = type(value)
@@ -211,7 +211,7 @@ def unknown(*values: Any, kind: Kind | None = None, more: Iterable[Source] = ())
 
 
 def derive(kind: Kind | None, operation: str, *values: Any) -> Unknown:
-    """What a pure operation makes of values: the same of the same."""
+    """Returns what a pure operation makes of values: the same of the same."""
     keys: list[Hashable] = [operation]
     for value in values:
         if type(value) is Unknown and value.key is not None:
@@ -239,7 +239,7 @@ _KINDS = {
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What is known of a value's type; None for None, tuples and undefined values too."""
+    """Returns what is known of a value's type; None for None, tuples and undefined values too."""
     return value.kind if type(value) is Unknown else _KINDS.get(type(value))
 
 

@@ -3,6 +3,7 @@
 -- A lane is a priority class, or the part of one that needs what not every worker has: 'default~{digest of the needs}'. Lists of
 -- runs and batches, turns and outboxes are kept for each lane. Needs and offers are spelled as `{digest} {JSON list of names}`
 -- (protocol/offers.py), the digest in 32 characters.
+local RELEASE = '"release:3"'
 local function k_lanes(priority) return P .. 'lanes:' .. priority end
 local function k_routed(priority, offer) return P .. 'routed:' .. priority .. ':' .. offer end
 
@@ -28,6 +29,15 @@ end
 local function is_suited(worker, needs)
   local offer = needs and redis.call('HGET', k_worker(worker), 'offer')
   return not offer or covers(offer, needs)
+end
+
+-- Spelled needs (or nil), and that the worker reads the data of this release. The digest only
+-- names a lane, so any other one will do.
+local function with_release(needs)
+  local names = needs and cjson.decode(string.sub(needs, 34)) or {}
+  names[#names + 1] = cjson.decode(RELEASE)
+  table.sort(names)
+  return (needs and string.reverse(string.sub(needs, 1, 32)) or string.rep('3', 32)) .. ' ' .. cjson.encode(names)
 end
 
 -- All lanes: the three classes, and the parts of them that need what not every worker has.

@@ -192,60 +192,10 @@ local function to_outbox(batch, index, priority)
   end
 end
 
--- Count a claimed rollout in its batch, or take it out: among those that run, unless it is only graded (grade.lua).
+-- Count a claimed rollout in its batch, or take it out: among those that run, unless it is in a stage of a capability
+-- (capability.py).
 local function count_claimed(batch, uid, n)
   if redis.call('HEXISTS', k_rollout(uid), 'stage') == 0 then redis.call('HINCRBY', k_batch(batch), 'running', n) end
-end
-
--- The members of a group that wait for its grade, as a list of indexes.
-local function held_members(batch, group)
-  local members = {}
-  for index in string.gmatch(redis.call('HGET', k_batch(batch, 'group_counts'), 'held:' .. group) or '', '%d+') do
-    members[#members + 1] = index
-  end
-  return members
-end
-
--- Queue a group to be graded, once each of its rollouts waits for that or has ended. Its first member leads: a worker that
--- claims that one grades all of them.
-local function ripen(batch, group)
-  local counts, members = k_batch(batch, 'group_counts'), held_members(batch, group)
-  local size, gone, leader = unpack(redis.call('HMGET', counts, 'size:' .. group, 'gone:' .. group, 'leader:' .. group))
-  if leader or #members == 0 or #members + tonumber(gone or '0') < tonumber(size or '0') then return end
-  redis.call('HSET', counts, 'leader:' .. group, members[1])
-  redis.call('HSET', k_rollout(batch .. '-' .. members[1]), 'leads', '1')
-  to_outbox(batch, members[1], redis.call('HGET', k_batch(batch), 'priority'))
-end
-
--- Take a rollout that ends out of those that are graded, and out of its group's: it may have been the last one that the
--- others waited for.
-local function leave_grading(batch, index, status)
-  local uid, counts = batch .. '-' .. index, k_batch(batch, 'group_counts')
-  local grades = redis.call('GET', k_rollout(uid, 'grades'))
-  redis.call('ZREM', P .. 'grading', uid)
-  redis.call('UNLINK', k_rollout(uid, 'ungraded'), k_rollout(uid, 'grades'))
-  -- A cancelled rollout delivers no ids, so nothing belongs to them.
-  if status == 'cancelled' then redis.call('UNLINK', k_rollout(uid, 'attachments')) end
-  if redis.call('HDEL', k_rollout(uid), 'stage', 'leads', 'held') > 0 then redis.call('HINCRBY', k_batch(batch), 'grading', -1) end
-  local group = redis.call('HGET', k_batch(batch, 'groups'), index)
-  if not group then return end
-  local members = held_members(batch, group)
-  for place, member in ipairs(members) do
-    if member == index then
-      table.remove(members, place)
-      redis.call('HSET', counts, 'held:' .. group, table.concat(members, ' '))
-      break
-    end
-  end
-  redis.call('HINCRBY', counts, 'gone:' .. group, 1)
-  -- Cancelled while it led its group: another member leads, with the grades if there are some. One that failed is not
-  -- replaced: it killed its workers, and the next one would too. The others are delivered when the deadline passes.
-  local led = status == 'cancelled' and redis.call('HGET', counts, 'leader:' .. group) == index
-  if led then
-    redis.call('HDEL', counts, 'leader:' .. group)
-    if grades and members[1] then redis.call('SET', k_rollout(batch .. '-' .. members[1], 'grades'), grades) end
-  end
-  ripen(batch, group)
 end
 
 -- Count an ended rollout in its group. The first time that a group has enough usable rollouts, or can no longer get
@@ -273,103 +223,12 @@ end
 -- all of its waiters (signals.py). With `~` Redis cuts whole blocks of the stream, which costs it less.
 local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
 
--- End a rollout; no other code does. `counts` = {field, increment, ...}, added to the batch's hash and to the totals. `row`
--- is a JSON list, its line in the batch's table (rows.py), or '' for none. The caller then wakes those who wait for it.
-local function end_rollout(batch, index, status, result, row, counts)
-  local uid = batch .. '-' .. index
-  local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
-  local found = redis.call(
-    'HMGET', k_batch(batch), 'priority', 'total', 'push', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms',
-    'polled_name', 'owner', 'graded', 'needs'
-  )
-  local priority, total, push, idempotency, v1, min_usable, late, run, retention_ms, polled, owner, graded = unpack(found, 1, 12)
-  local now = now_ms()
-  -- 1. It is no worker's any more, and waits nowhere.
-  if was_status == 'running' then count_claimed(batch, uid, -1) end
-  if graded then leave_grading(batch, str(index), status) end
-  detach(uid, worker, priority)
-  redis.call('ZREM', P .. 'deadlines', uid)
-  redis.call('SREM', P .. 'precancelled', uid)
-  redis.call('ZREM', P .. 'delayed', uid)
-  redis.call('ZREM', P .. 'suspects', uid)
-  if polled then
-    redis.call('ZREM', P .. 'leases:polled', batch)
-    -- Where an older version has written (tick.lua).
-    redis.call('ZREM', P .. 'polling_leases', uid)
-    redis.call('HDEL', k_polled(owner), polled)
+-- Which capabilities a batch uses, where they are not those of this script: the answer by which `Connection` learns that it has
+-- to send another one. HAVING is what this script has; MARKS are fields of a batch's hash, USES what each of them says.
+local function other_capabilities(batch)
+  local used, marks = '', #MARKS > 0 and redis.call('HMGET', k_batch(batch), unpack(MARKS)) or {}
+  for i, name in ipairs(USES) do
+    if marks[i] then used = used .. ' ' .. name end
   end
-  -- 2. Its result takes the place of its journal.
-  redis.call('HSET', k_rollout(uid), 'status', status, 'ended', str(now))
-  redis.call('HDEL', k_rollout(uid), 'token', 'waits')
-  redis.call('SET', k_rollout(uid, 'result'), result)
-  redis.call('DEL', k_rollout(uid, 'journal'))
-  if row ~= '' then
-    -- What only Redis knows goes in front: when it ended, and when its last attempt began.
-    local timed = '[' .. str(now) .. ',' .. (claimed or 'null') .. ',' .. string.sub(row, 2)
-    redis.call('HSET', k_batch(batch, 'rows'), index, timed)
-  end
-  -- 3. It is counted: in the pool, in its group, in its batch.
-  if redis.call('DECR', P .. 'open') <= 0 then redis.call('DEL', P .. 'open') end
-  if min_usable then count_in_group(batch, index, status, tonumber(min_usable), late) end
-  for i = 1, #counts, 2 do
-    redis.call('HINCRBY', k_batch(batch), counts[i], counts[i + 1])
-    -- Types of errors are the users' own, so they are counted only as long as there is the batch.
-    if string.sub(counts[i], 1, 11) ~= 'tool_error:' then count(counts[i], counts[i + 1]) end
-  end
-  redis.call('HINCRBY', k_batch(batch), status, 1)
-  count('status:' .. status)
-  local ended = redis.call('HINCRBY', k_batch(batch), 'ended', 1)
-  -- 4. Its readers find it: by cursor, and by webhook where the batch has one.
-  redis.call('XADD', k_batch(batch, 'done'), '*', 'index', index, 'status', status)
-  if push then
-    redis.call('ZADD', P .. 'push:due', str(now), uid)
-    redis.call('HINCRBY', k_batch(batch), 'push:pending', 1)
-  end
-  -- 5. With its last rollout the batch has ended, and the time begins after which it is deleted.
-  if ended == tonumber(total) then
-    redis.call('HSET', k_batch(batch), 'finished_ms', str(now))
-    local lanes = found[13] and redis.call('SMEMBERS', k_batch(batch, 'lanes')) or {}
-    lanes[#lanes + 1] = priority
-    for _, lane in ipairs(lanes) do
-      if lane ~= priority then redis.call('UNLINK', k_outbox(batch, lane)) end
-      redis.call('LREM', k_run(lane, run), 0, batch)
-      if redis.call('EXISTS', k_run(lane, run)) == 0 then redis.call('LREM', k_runs(lane), 0, run) end
-    end
-    redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
-    redis.call('ZREM', P .. 'leases', batch)
-    redis.call('SREM', P .. 'open_batches', batch)
-    -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
-    if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end
-  end
-end
-
--- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says. The caller then wakes.
-local function finish(batch, index, token, new_status, result, row, counts)
-  local total = redis.call('HGET', k_batch(batch), 'total')
-  -- A deleted batch, or an index beyond the batch: nothing may be counted for a rollout that never was.
-  if not total or tonumber(index) >= tonumber(total) then return 'gone' end
-  local status, holder_token, worker = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index), 'status', 'token', 'worker'))
-  if TERMINAL[status or ''] then return status end
-  if token ~= '' and holder_token ~= token then return 'fenced' end
-  -- Ended from outside: the next beat of its worker brings the order to stop.
-  if token == '' and status == 'running' then redis.call('SADD', k_worker(worker, 'stop'), holder_token) end
-  end_rollout(batch, index, new_status, result, row, counts)
-  return 'ok'
-end
-
--- A push that was due is over: it was delivered, given up, or stopped.
-local function end_push(batch, uid, outcome)
-  -- It was settled before, by this very call or by a cancel, and must not be counted twice.
-  if redis.call('ZREM', P .. 'push:due', uid) == 0 then return 0 end
-  count('push:' .. outcome)
-  redis.call('HDEL', P .. 'push:attempts', uid)
-  if redis.call('EXISTS', k_batch(batch)) == 1 then
-    local pending = redis.call('HINCRBY', k_batch(batch), 'push:pending', -1)
-    redis.call('HINCRBY', k_batch(batch), 'push:' .. outcome, 1)
-    -- It was kept for this (hold_pushes.lua).
-    if pending <= 0 and redis.call('HEXISTS', k_batch(batch), 'held_for_pushes') == 1 then
-      redis.call('ZADD', P .. 'ended', 'XX', str(now_ms()), batch)
-    end
-  end
-  return 1
+  return used ~= HAVING and { 'capabilities', used }
 end

@@ -1,16 +1,18 @@
 -- Give a rollout to a worker, if it may have it.
 -- ARGV: batch, index, worker, role of the worker (shared | isolated), token of the claim, URL of the trainer that the worker
 -- asks at once where the rollout has no fields of its own that change this ('' or absent: something stands between).
--- Answer: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed` also: attempt (from 1),
--- journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of the last attempt
--- may be unanswered), grading (1: only its grade is missing), leads (1: and that of its whole group), grade_tries, grade_due
--- (ms of its grader's deadline, '' without one), group ('' without one), deadline_ms ('' without one), now_ms, created_ms
--- (of the batch), shared and overrides (JSON, which make its spec), priority, more_waiting (1: an outbox of its priority
--- class may have something to publish), run, max_staleness ('' without one), on_stale, restarts (because it was stale),
--- attachment_bytes (that it may attach), tried (calls of its present turn that failed before a drain), called (1: its first model
--- call is noted with this claim, as calling.lua does it, else 0).
+-- Answer: that of `other_capabilities`, or: outcome, which is `claimed` or why not (store.records.ClaimRefused). With `claimed`
+-- also: attempt (from 1), journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of
+-- the last attempt may be unanswered), stage (in which a capability has it, '' without one), notes (what capabilities say, by
+-- name), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and overrides (JSON,
+-- which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish), run,
+-- max_staleness ('' without one), on_stale, restarts (because it was stale), attachment_bytes (that it may attach), tried (calls
+-- of its present turn that failed before a drain), called (1: its first model call is noted with this claim, as calling.lua
+-- does it, else 0).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
+local others = other_capabilities(batch)
+if others then return others end
 local about = redis.call(
   'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
   'polled_name', 'attachment_bytes', 'needs', 'other_needs', 'deleting'
@@ -23,10 +25,10 @@ if not priority or not overrides or about[12] then return { 'outcome', 'gone' } 
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
-  'stale', 'stage', 'leads', 'held', 'grade_retries', 'tried', 'uncalled'
+  'stale', 'stage', 'leads', 'held', 'tried', 'uncalled'
 )
 local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(known, 1, 10)
-local stage, leads, held, tries, tried, uncalled = unpack(known, 11, 16)
+local stage, leads, held, tried, uncalled = unpack(known, 11, 15)
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
 local again = status == 'running' and holder_token == token
@@ -34,7 +36,7 @@ local again = status == 'running' and holder_token == token
 -- rollout back makes a new one.
 local was_published = redis.call('ZREM', k_published(priority), uid) == 1
 if status == 'running' and not again then return { 'outcome', 'taken' } end
--- It waits for its group, and needs no worker until it leads it.
+-- It waits for others in its stage, and needs no worker until it leads them.
 if held and not leads then return { 'outcome', 'taken' } end
 -- This worker was declared dead. Until it has noticed that and announced itself again, what it claimed could not be told
 -- from what it had before. The rollout is queued again in a second.
@@ -44,7 +46,7 @@ if not again and redis.call('ZSCORE', P .. 'condemned', worker) then
 end
 local now = now_ms()
 local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index) or ''
--- What is only graded has the deadline of its grader, and its worker ends it.
+-- A stage has a deadline of its own, and its worker ends it.
 if not stage and deadline_ms ~= '' and tonumber(deadline_ms) <= now then return { 'outcome', 'expired' } end
 local is_suspect = suspicion(crashes, strikes, deaths) >= 2
 -- This worker lacks something that the rollout names: it has started since the ticket was published, or an older release has
@@ -100,6 +102,8 @@ if not again then
   -- The holder of a polling lease waits for each change of the status, and not for the end alone.
   if polled then wake(batch) end
 end
+local notes = {}
+-- @on_claim(notes, uid, now)
 return {
   'outcome', 'claimed',
   'attempt', attempt,
@@ -108,10 +112,8 @@ return {
   'retries', tonumber(retries or '0'),
   'deferrals', tonumber(deferrals or '0'),
   'clean', tonumber(clean or '1'),
-  'grading', stage and 1 or 0,
-  'leads', leads and 1 or 0,
-  'grade_tries', tonumber(tries or '0'),
-  'grade_due', stage and redis.call('ZSCORE', P .. 'grading', uid) or '',
+  'stage', stage or '',
+  'notes', notes,
   'group', redis.call('HGET', k_batch(batch, 'groups'), index) or '',
   'deadline_ms', deadline_ms,
   'now_ms', str(now),

@@ -140,6 +140,12 @@ redis.call(
   'reserve', reserve, 'held_bytes', str(size),
   unpack(ARGV, first_field)
 )
+if redis.call('EXISTS', P .. 'older') == 1 then
+  -- A worker of an older release could not read all of it. It gets none of these rollouts.
+  redis.call('HSET', k_batch(batch), 'needs', with_release(redis.call('HGET', k_batch(batch), 'needs')))
+  local own = redis.call('HGETALL', k_batch(batch, 'needs'))
+  for i = 1, #own, 2 do redis.call('HSET', k_batch(batch, 'needs'), own[i], with_release(own[i + 1])) end
+end
 redis.call('SADD', P .. 'open_batches', batch)
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'v1', 'polling_ms'))

@@ -10,7 +10,8 @@
 --    have been lost or stored in another order; readers know by the uid what they have already.
 -- 5. For six seconds no worker is declared dead (reconciliation.py).
 --
--- ARGV: the version that the caller knows.
+-- ARGV: the version that the caller writes, and the oldest one that it reads. Where it finds an older one, workers may live that
+-- know only that: they get nothing new (`older`, see commit.lua), and once they are gone the version rises (offers.lua).
 -- Answer: schema (version of the data), epoch (rises by one with each start of Redis), uptime_s (seconds since that start).
 -- At another version nothing is changed, and epoch and uptime are 0. See `schema.py` for the rules.
 local version = tonumber(redis.call('GET', P .. 'schema'))
@@ -18,7 +19,9 @@ if not version then
   -- Version 1 wrote an epoch with each connection and no version.
   version = redis.call('EXISTS', P .. 'epoch') == 1 and 1 or tonumber(ARGV[1])
 end
-if version ~= tonumber(ARGV[1]) then return { 'schema', version, 'epoch', 0, 'uptime_s', 0 } end
+local mine = tonumber(ARGV[1])
+if version > mine or version < tonumber(ARGV[2]) then return { 'schema', version, 'epoch', 0, 'uptime_s', 0 } end
+if version < mine then redis.call('SET', P .. 'older', 1) end
 local server = redis.call('INFO', 'server')
 local run_id = string.match(server, 'run_id:(%w+)')
 local number, seen_run_id = unpack(redis.call('HMGET', P .. 'epoch', 'number', 'run_id'))

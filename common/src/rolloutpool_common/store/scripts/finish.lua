@@ -3,8 +3,11 @@
 -- that made its ids or '', then field, increment, ... for the counters.
 -- With a token, only the worker that holds the claim ends it. Without one, the API or the reconciler ends it, and the
 -- worker that runs it is told to stop.
--- Answer: `ok`, `fenced` (the claim is lost), `gone` (no such rollout), or the terminal status that it already has.
+-- Answer: `ok`, `fenced` (the claim is lost), `gone` (no such rollout), or the terminal status that it already has; or that of
+-- `other_capabilities`.
 local batch, sha = ARGV[1], ARGV[8]
+local others = other_capabilities(batch)
+if others then return others end
 local answer = finish(batch, ARGV[2], ARGV[3], ARGV[4], ARGV[6], ARGV[7], { unpack(ARGV, 9) })
 if answer == 'ok' then
   -- Those of a rollout that was kept for its grader are there already (grade.lua).

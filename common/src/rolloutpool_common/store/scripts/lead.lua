@@ -9,7 +9,8 @@ local chores, now = {}, str(now_ms())
 for _, list in ipairs({ 'cancelling', 'late', 'precancelled' }) do
   if redis.call('EXISTS', P .. list) == 1 then chores[#chores + 1] = list end
 end
-for _, list in ipairs({ 'delayed', 'deadlines', 'ended', 'grading' }) do
+for _, list in ipairs({ 'delayed', 'deadlines', 'ended' }) do
   if #redis.call('ZRANGEBYSCORE', P .. list, '-inf', now, 'LIMIT', 0, 1) > 0 then chores[#chores + 1] = list end
 end
+-- @on_lead(chores, now)
 return { 'leader', 1, 'chores', chores }

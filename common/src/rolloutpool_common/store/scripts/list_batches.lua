@@ -41,6 +41,9 @@ local function passes(batch)
   return true
 end
 
+-- The longest fields, of no use here, and those that may hold secrets.
+local hidden = { shared = true, tokenizers = true }
+for _, mark in ipairs(MARKS) do hidden[mark] = true end
 local found, seen, last = {}, 0, nil
 local range = redis.call('ZREVRANGE', list, first, first + most - 1)
 for _, batch in ipairs(range) do
@@ -49,8 +52,7 @@ for _, batch in ipairs(range) do
     local fields = redis.call('HGETALL', k_batch(batch))
     local kept = { batch }
     for i = 1, #fields, 2 do
-      -- The longest of them, of no use here, and `push` has a secret.
-      if fields[i] ~= 'shared' and fields[i] ~= 'push' and fields[i] ~= 'tokenizers' then
+      if not hidden[fields[i]] then
         kept[#kept + 1] = fields[i]
         kept[#kept + 1] = fields[i + 1]
       end

@@ -6,7 +6,9 @@
 --
 -- 1. `offers` has for each offer `{workers that beat} {1, or 0: they take no messages from a queue of their own} {offer}`.
 -- 2. Workers that shut down, that were declared dead, and isolated ones do not count.
--- 3. Tickets in the queue of an offer that nobody has any more go back into their outboxes here. The queue is emptied
+-- 3. `older` is there while a worker lives that does not read the data of this release. With the last of them goes the older
+--    version of the data (schema.py).
+-- 4. Tickets in the queue of an offer that nobody has any more go back into their outboxes here. The queue is emptied
 --    afterwards (publisher.py), and is named as gone once more in the next round, if the process dies in between.
 local since = now_ms() - tonumber(ARGV[1])
 local read, skipped, unread = {}, {}, {}
@@ -35,6 +37,13 @@ for i = 1, #found, 2 do
 end
 
 -- 2. Write what has changed.
+local is_older = #unread > 0
+for _, one in pairs(read) do is_older = is_older or not string.find(one.offer, RELEASE, 1, true) end
+if is_older then
+  redis.call('SET', P .. 'older', 1)
+elseif redis.call('DEL', P .. 'older') == 1 then
+  redis.call('SET', P .. 'schema', 3)
+end
 local changed = redis.call('HSETNX', P .. 'offers', 'read', '') == 1
 local noted = redis.call('HGETALL', P .. 'offers')
 local before = {}
@@ -53,7 +62,7 @@ for digest, one in pairs(read) do
   end
 end
 
--- 3. Strike off what was claimed, and empty the queues that nobody reads.
+-- 4. Strike off what was claimed, and empty the queues that nobody reads.
 local gone = {}
 for _, route in ipairs(redis.call('SMEMBERS', P .. 'routes')) do
   local priority, digest = string.match(route, '^(%a+):(%x+)$')

@@ -81,8 +81,10 @@ for index = first, math.min(last, tonumber(total) - 1) do
   elseif TERMINAL[status or ''] then
     stray = false
   elseif held and not leads then
-    -- At its grader's deadline the reconciler delivers it.
-    stray = redis.call('ZADD', P .. 'grading', 'NX', str(now), uid) == 1
+    -- It waits in the stage of a capability, which knows where.
+    local mended = {}
+    -- @on_held(mended, uid, now)
+    stray = #mended > 0
   elseif not waits(uid, index) then
     stray = true
     if suspicion(unpack(known, 6, 8)) >= 2 then to_suspects(uid) else to_outbox(batch, str(index), priority) end

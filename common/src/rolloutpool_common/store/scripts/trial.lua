@@ -30,7 +30,7 @@ for _, uid in ipairs(redis.call('ZRANGE', P .. 'suspects', 0, 999)) do
   local batch, index = string.match(uid, '^(.*)%-(%d+)$')
   local deadline_ms = redis.call('HGET', k_batch(batch, 'deadlines'), index)
   -- Those whose batch is being cancelled, or whose deadline has passed, are ended soon. They must not start meanwhile.
-  -- One that is only graded has no such deadline any more.
+  -- One in a stage has no such deadline any more.
   local late = deadline_ms and tonumber(deadline_ms) <= now and redis.call('HEXISTS', k_rollout(uid), 'stage') == 0
   local cancelled, needs, others = unpack(redis.call('HMGET', k_batch(batch), 'cancelled_ms', 'needs', 'other_needs'))
   -- Nor those that need what this worker lacks: another one tries them.

@@ -6,6 +6,7 @@ import { Waiting } from "./batch.js";
 import { save } from "./export.js";
 import { Lane, LaneLegend } from "./lane.js";
 import { turnParts } from "./lane_figures.js";
+import { HarnessLines } from "./lines.js";
 import { remember } from "./loaded.js";
 import { Messages } from "./messages.js";
 import { Failure, Tabs, useKeys } from "./parts.js";
@@ -97,6 +98,7 @@ export const Rollout = ({ uid, params }) => {
   return html`<div><${RolloutHead} uid=${uid} view=${view} error=${error} params=${params} current="tokens" />
     ${result && html`<${Facts} result=${result} scalars=${said?.scalars ?? {}} />`}
     ${history.data && html`<${History} history=${history.data} />`}
+    ${result?.harness && html`<${HarnessLines} result=${result} report=${result.harness} />`}
     ${result && html`<${Turns} result=${result} />`}
     ${note && html`<p class="soft">${note}</p>`}
     ${result && html`<div class="columns">${known && reader !== undefined
@@ -159,7 +161,7 @@ const Turns = ({ result }) => {
   return html`<details open=${turns.length <= 12}><summary>${counted(turns.length, "turn")}</summary>
     ${timed && html`<${LaneLegend} kinds=${["queued", "model", "tools"]} />`}
     <div class="scroll" tabindex="0" role="region" aria-label="turns"><table><thead><tr><th>turn</th>${timed && html`<th class="wide">time: 0 to ${duration(end)}</th>`}<th class="number">model</th><th>tools</th><th class="number">prompt</th><th class="number">sampled</th><th class="number">mask sent</th><th>finish</th><th>stop token</th><th>policy</th><th>drift</th></tr></thead>
-    <tbody>${turns.map((turn, at) => html`<tr key=${turn.turn}><td>${figure(turn.turn)}</td>
+    <tbody>${turns.map((turn, at) => html`<tr key=${at}><td>${figure(turn.turn)}</td>
       ${timed && html`<td><${Lane} parts=${at || !queued.to ? parts[at] : [queued, ...parts[at]]} end=${end} /></td>`}
       <td class="number">${duration(turn.llm_ms)}</td><td>${turn.tools?.length ? turn.tools.map(tool).join(", ") : figure(turn.tool_calls || null)}</td>
       <td class="number">${figure(turn.prompt_tokens)}</td><td class="number">${figure(turn.sampled_tokens)}</td><td class="number">${figure(turn.mask_sent) || "none"}</td>

@@ -99,11 +99,10 @@ GRADER = {"rolloutpool": {"grader": {"name": "judge", "options": {"answer": 38}}
 @pytest.mark.parametrize(("seconds", "deadline"), [(None, 600.0), (5, 5.0), (0, 0.001), (-3, 0.001), (1e9, 86_400.0)])
 def test_what_is_graded_may_name_a_grader_with_the_wire_s_own_time(seconds: float | None, deadline: float) -> None:
     request = OsmosisRequest.model_validate(body(grade=True, grader_timeout_sec=seconds, metadata=GRADER))
-    assert request.grader is not None
-    assert (request.grader.name, request.grader.options) == ("judge", {"answer": 38})
-    assert request.grader.deadline_seconds == deadline
+    grader = request.rewarded()["grader"]
+    assert (grader["name"], grader["options"], grader["deadline_seconds"]) == ("judge", {"answer": 38}, deadline)
     # What is not to be graded asks nobody.
-    assert OsmosisRequest.model_validate(body(grade=False, metadata=GRADER)).grader is None
+    assert OsmosisRequest.model_validate(body(grade=False, metadata=GRADER)).rewarded() == {}
 
 
 def test_nulls_stand_for_nothing_as_the_sdk_sends_them() -> None:

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 from tests.property.families import FAMILIES
-from tests.support.tiny_tokenizers import write_tokenizer
+from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer
 from rolloutpool_common.rendering.checks.constructs import Met
 from rolloutpool_common.rendering.checks.exactness import (
     ConstructFinding,
     ConstructVerdict,
     full_render_of,
     try_constructs,
+    try_recount,
 )
 from rolloutpool_common.rendering.delta import Delta
 from rolloutpool_common.rendering.turn_end import AnswerEnd, TurnEnd
@@ -218,3 +219,36 @@ def test_what_the_template_itself_cannot_render_is_not_vouched_for(tmp_path: Pat
     assert findings["tool rounds"].verdict is UNCHECKED
     assert "too long" in findings["tool rounds"].reason
     assert findings["tool result"].verdict is EXACT
+
+
+NEEDS_OBJECTS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% for c in m.tool_calls or [] %}"
+    "{% for k, v in c.function.arguments.items() %}{{ k + '=' + v }}{% endfor %}{% endfor %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def counted(tokenizer: ChatTokenizer) -> list[tuple[str, ConstructVerdict]]:
+    found = try_recount(tokenizer, full_render_of(tokenizer))
+    return [(finding.name.rpartition(", ")[2], finding.verdict) for finding in found]
+
+
+def test_both_forms_of_arguments_are_counted(tiny: ChatTokenizer) -> None:
+    assert counted(tiny) == [("arguments as text", "exact"), ("arguments parsed", "exact")]
+
+
+def test_a_form_that_the_template_refuses_is_not_checked(make_tokenizer: MakeTokenizer) -> None:
+    assert counted(make_tokenizer(NEEDS_OBJECTS)) == [
+        ("arguments as text", "not checked"),
+        ("arguments parsed", "exact"),
+    ]
+
+
+def test_a_wrong_length_is_wrong(tiny: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RerenderCounter.count
+    monkeypatch.setattr(RerenderCounter, "count_new", lambda *_: None)
+    monkeypatch.setattr(RerenderCounter, "count", lambda self, messages: real(self, messages) + (len(messages) > 3))
+    (finding, _) = try_recount(tiny, full_render_of(tiny))
+    assert (finding.verdict, finding.exact, finding.tried) == (ConstructVerdict.WRONG, 2, 3)
+    assert "prompt 3 has" in finding.reason

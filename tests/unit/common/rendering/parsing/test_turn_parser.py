@@ -11,7 +11,7 @@ from tests.tokenizers.real import real_tokenizer
 from rolloutpool_common.protocol.messages import CALL_FAULTS
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_common.rendering.parsing import CallStatus, ParsedTurn, ParserMissing
-from rolloutpool_common.rendering.parsing.turn_parser import known_syntax
+from rolloutpool_common.rendering.parsing.turn_parser import known_syntax, split_thoughts
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
@@ -197,3 +197,24 @@ def test_calls_are_those_that_the_callback_path_gets(name: str, text: str) -> No
         for call in message["tool_calls"] or ():
             assert len(call.pop("id")) == 9
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "reasoning", "rest"),
+    [
+        ("It is 38.", "<|im_start|>assistant\n", None, "It is 38."),
+        ("<think>\n15 + 23\n</think>\n\nIt is 38.", "", "15 + 23", "\n\nIt is 38."),
+        ("\n<think></think>x", "", "", "x"),
+        ("15 + 23\n</think>\n\nIt is 38.", "assistant\n<think>\n", "15 + 23", "\n\nIt is 38."),
+        ("It is 38.", "<think>\n\n</think>\n\n", None, "It is 38."),
+        ("<think>\nnever closed <tool_call>", "", "never closed <tool_call>", ""),
+        ("never closed", "<think>", "never closed", ""),
+        ("It is <think>38</think>.", "", None, "It is <think>38</think>."),
+        ("<think>a</think>b</think>c", "", "a", "b</think>c"),
+        ("", "<think>\n", "", ""),
+        ("", "", None, ""),
+    ],
+)
+def test_the_two_parts(text: str, before: str, reasoning: str | None, rest: str) -> None:
+    found = split_thoughts(text, before)
+    assert (found.reasoning, text[found.start :]) == (reasoning, rest)

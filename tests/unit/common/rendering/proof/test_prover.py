@@ -334,7 +334,20 @@ def test_a_template_that_jinja_cannot_parse_is_not_proved() -> None:
     proof = prove(environment, "{% if %}", QUESTION, kwargs={}, names={})
 
     assert proof.parts is None
-    assert proof.reasons[0].construct.startswith("not understood: TemplateSyntaxError")
+    assert proof.reasons[0].construct.startswith("not understood: a template that cannot be parsed")
+
+
+@pytest.mark.parametrize("behind", ["", "{{ 'Q' if '/q' in m.content }}", "{{ messages | length }}"])
+def test_where_only_parts_are_asked_they_are_the_same(behind: str) -> None:
+    environment = template_environment(said(behind))
+    assert environment is not None
+
+    whole, less = (
+        prove(environment, said(behind), QUESTION, kwargs={}, names={}, whole=whole) for whole in (True, False)
+    )
+
+    assert (less.parts, less.guard) == (whole.parts, whole.guard)
+    assert whole.independent or not less.independent
 
 
 def test_arguments_of_the_template_are_known() -> None:

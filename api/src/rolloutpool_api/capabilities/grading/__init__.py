@@ -1,0 +1,1 @@
+"""Grading in the API: `routes` has ended rollouts graded again, `checks` looks at the graders of a batch."""

@@ -1,0 +1,184 @@
+"""DoorCalls: how a door has calls answered.
+
+1. The door has an address, which stays over its restarts, and a number for each start, which it renews in Redis every
+   second. A call's holder is both, and a number of the connection. When a door is started again, or is gone for some
+   seconds, the calls of the start before it are known to be cut, and their repetitions find the same turns.
+2. Workers put what they have answered into the door's list. One blocking reader wakes who waits.
+3. Who waits looks after its call every two seconds (`Sessions.look_after`), in case a worker has died with it.
+"""
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import structlog
+
+from rolloutpool_common.capabilities.harness.sessions import ModelCall, News, OpenSession, Sessions, TakenCall
+from rolloutpool_common.store import Store, StoreError, StoreUnavailable
+
+T = TypeVar("T")
+
+_log = structlog.stdlib.get_logger(__name__)
+
+BEAT_SECONDS = 1.0
+LOOK_SECONDS = 2.0
+AGAIN_SECONDS = 0.25
+"""Between two tries while Redis does not answer."""
+KNOWN_SECONDS = 60.0
+"""How long what a session is, which never changes, is remembered. A session that is gone is noticed by its calls."""
+MOST_KNOWN = 10_000
+MOST_STORED = 1_000
+"""Sessions of which a door knows what is stored: up to 100 kB each. Of others it sends the history once more."""
+
+
+class DoorCalls:
+    """The calls that one door holds."""
+
+    def __init__(self, store: Store, address: str) -> None:
+        """`address` is host and port, without blanks."""
+        self.store = store
+        self.sessions = Sessions(store)
+        self._address = address
+        self._start = secrets.token_hex(8)
+        self._connections = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._known: OrderedDict[str, tuple[float, OpenSession]] = OrderedDict()
+        self._stored: OrderedDict[str, set[str]] = OrderedDict()
+        """Of sessions the digests of what this door has stored: a history is sent to Redis once."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to beat and to listen."""
+        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
+
+    async def stop(self) -> None:
+        """Ends both, and disconnects; the calls that are held count as cut."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        with suppress(StoreError):
+            await self.sessions.leave(self._address)
+        await self.store.close()
+
+    def holder(self) -> str:
+        """Names the next connection."""
+        return f"{self._address} {self._start} {next(self._connections)}"
+
+    async def session(self, uid: str, end: float) -> OpenSession | None:
+        """Returns a session, also one that has ended; None where there is none. Waits for Redis until `end`."""
+        now = time.monotonic()
+        known = self._known.get(uid)
+        if known is not None and now - known[0] < KNOWN_SECONDS:
+            return known[1]
+        found = await self._patiently(lambda: self.sessions.open(uid), end)
+        if found is not None:
+            self._known[uid] = now, found
+            self._known.move_to_end(uid)
+            while len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+    async def take(
+        self,
+        session: OpenSession,
+        place: int,
+        call: ModelCall,
+        *,
+        request_id: str,
+        repeats: bool,
+        holder: str,
+        end: float,
+    ) -> TakenCall:
+        """Stores a call, or finds the one that it repeats; while Redis does not answer, tries again until `end`.
+
+        A call is known by its connection, so it may be stored once more where only the answer was lost.
+        """
+        return await self._patiently(
+            lambda: self.sessions.take(
+                *(session, place, call),
+                request_id=request_id,
+                repeats=repeats,
+                holder=holder,
+                stored=self._stored_of(session.uid),
+            ),
+            end,
+        )
+
+    @staticmethod
+    async def _patiently(ask: Callable[[], Awaitable[T]], end: float) -> T:
+        """Asks Redis, again until `end` while it does not answer."""
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                if time.monotonic() >= end:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _stored_of(self, uid: str) -> set[str]:
+        """Returns what this door knows to be stored of a session."""
+        found = self._stored.setdefault(uid, set())
+        self._stored.move_to_end(uid)
+        while len(self._stored) > MOST_STORED:
+            self._stored.popitem(last=False)
+        return found
+
+    async def reply(self, uid: str, n: int, seconds: float) -> dict[str, Any] | None:
+        """Waits for the reply to a call; None where it can be answered no more. Raises `TimeoutError`."""
+        key = f"{uid} {n}"
+        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = reply
+        end = time.monotonic() + seconds
+        try:
+            while True:
+                await asyncio.wait([reply], timeout=min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
+                if reply.done():
+                    return reply.result()
+                try:
+                    found = await self.sessions.look_after(uid, n)
+                except StoreError:
+                    # Redis is away, or is being started again: the call waits, and nothing is lost.
+                    found = None
+                if found is not None and (found.reply is not None or found.outcome == "over"):
+                    return found.reply
+                if time.monotonic() >= end:
+                    raise TimeoutError
+        finally:
+            if self._waiting.get(key) is reply:
+                del self._waiting[key]
+
+    async def heard(self, uid: str, n: int, holder: str, *, taken: bool) -> None:
+        """Notes how a call's connection ended."""
+        # Unnoted, the call counts as held until this door ends, and its program's repetition says so itself.
+        with suppress(StoreError):
+            await self.sessions.hear(uid, n, holder, taken=taken)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self.sessions.beat(self._address, self._start)
+            except StoreError as error:
+                _log.warning("redis does not answer the door", error=error.message)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _listen(self) -> None:
+        while True:
+            news = News.of_door(self.store, self._address)
+            try:
+                while True:
+                    heard = await news.next()
+                    if heard is None:
+                        continue
+                    call, reply = News.reply(heard)
+                    waits = self._waiting.get(call)
+                    if waits is not None and not waits.done():
+                        waits.set_result(reply)
+            except StoreError:
+                await asyncio.sleep(BEAT_SECONDS / 2)
+            finally:
+                await news.close()

@@ -1,0 +1,247 @@
+"""OpenAI's Responses: a list of items, tools in namespaces, a stream of named events with numbers."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rolloutpool_api.capabilities.harness.dialects.base import (
+    AgentReply,
+    AgentRequest,
+    CallRefused,
+    ErrorKind,
+    call_of,
+    event,
+    function_tool,
+    joined_system,
+    message_of,
+    objects,
+    text_field,
+    texts,
+)
+from rolloutpool_api.capabilities.harness.dialects.chat import ROLES, TYPES
+from rolloutpool_common.capabilities.harness.given_calls import place_of_call
+
+TEXT = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
+
+
+class ResponsesDialect:
+    """Requests and replies of `/v1/responses`."""
+
+    media_type = "text/event-stream"
+    ping = b": the policy samples\n\n"
+
+    def read(self, body: Mapping[str, Any], *, drop: bool) -> AgentRequest:
+        """See `Dialect.read`."""
+        if body.get("previous_response_id") is not None:
+            raise CallRefused("previous_response_id: the door keeps no responses; send the whole input, `store: false`")
+        messages = []
+        if body.get("instructions"):
+            messages.append(message_of("system", text_field(body, "instructions", "the request")))
+        given = body.get("input")
+        if isinstance(given, str):
+            messages.append(message_of("user", given))
+        else:
+            for item in objects(given, "input"):
+                _add(messages, item)
+        tools, namespaces = _tools(body, drop=drop)
+        return AgentRequest(
+            messages=joined_system(messages),
+            tools=tools,
+            stream=body.get("stream") is True,
+            model=str(body.get("model") or "policy"),
+            namespaces=namespaces,
+        )
+
+    def whole(self, reply: AgentReply, request: AgentRequest) -> dict[str, Any]:
+        """See `Dialect.whole`."""
+        status = "incomplete" if reply.cut else "completed"
+        return {
+            **_head(reply, request, status),
+            "incomplete_details": {"reason": "max_output_tokens"} if reply.cut else None,
+            "output": list(_items(reply, request)),
+            "usage": {
+                "input_tokens": reply.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": reply.sampled_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+            },
+        }
+
+    def events(self, reply: AgentReply, request: AgentRequest) -> Iterator[bytes]:
+        """See `Dialect.events`."""
+        for number, data in enumerate(self._events(reply, request)):
+            yield event({**data, "sequence_number": number}, data["type"])
+
+    def _events(self, reply: AgentReply, request: AgentRequest) -> Iterator[dict[str, Any]]:
+        begun = {**_head(reply, request, "in_progress"), "incomplete_details": None, "output": [], "usage": None}
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+        for index, item in enumerate(_items(reply, request)):
+            place = {"output_index": index, "item_id": item["id"]}
+            empty: dict[str, dict[str, Any]] = {
+                "message": {"content": []},
+                "function_call": {"arguments": ""},
+                "reasoning": {"summary": []},
+            }
+            started = {**item, **empty[item["type"]], "status": "in_progress"}
+            yield {"type": "response.output_item.added", "output_index": index, "item": started}
+            if item["type"] == "message":
+                part = item["content"][0]
+                at = {**place, "content_index": 0}
+                yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+                yield {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
+                yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
+                yield {"type": "response.content_part.done", **at, "part": part}
+            elif item["type"] == "function_call":
+                arguments = item["arguments"]
+                yield {"type": "response.function_call_arguments.delta", **place, "delta": arguments}
+                yield {
+                    "type": "response.function_call_arguments.done",
+                    **place,
+                    "name": item["name"],
+                    "arguments": arguments,
+                }
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        ended = self.whole(reply, request)
+        yield {"type": "response.incomplete" if reply.cut else "response.completed", "response": ended}
+
+    def error(self, kind: ErrorKind, message: str) -> dict[str, Any]:
+        """See `Dialect.error`."""
+        name, code = TYPES[kind]
+        return {"error": {"message": message, "type": name, "param": None, "code": code}}
+
+    def error_event(self, kind: ErrorKind, message: str) -> bytes:
+        """See `Dialect.error_event`. A bare `error` before `response.created` breaks the SDK's own reader."""
+        empty = AgentReply("failed", int(time.time()), "", "", [], cut=False, prompt_tokens=0, sampled_tokens=0)
+        request = AgentRequest([], [], stream=True, model="policy")
+        begun = {**_head(empty, request, "in_progress"), "incomplete_details": None, "output": [], "usage": None}
+        failed = {**begun, "status": "failed", "error": {"code": "server_error", "message": message}}
+        created = event({"type": "response.created", "response": begun, "sequence_number": 0}, "response.created")
+        return created + event({"type": "response.failed", "response": failed, "sequence_number": 1}, "response.failed")
+
+
+def _head(reply: AgentReply, request: AgentRequest, status: str) -> dict[str, Any]:
+    return {
+        "id": f"resp_{reply.id}",
+        "object": "response",
+        "created_at": reply.created,
+        "status": status,
+        "error": None,
+        "instructions": None,
+        "metadata": {},
+        "model": request.model,
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+    }
+
+
+def _items(reply: AgentReply, request: AgentRequest) -> Iterator[dict[str, Any]]:
+    if reply.reasoning:
+        summary = [{"type": "summary_text", "text": reply.reasoning}]
+        yield {"type": "reasoning", "id": f"rs_{reply.id}", "summary": summary, "encrypted_content": reply.id}
+    if reply.text:
+        part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        yield {
+            "type": "message",
+            "id": f"msg_{reply.id}",
+            "role": "assistant",
+            "status": "completed",
+            "content": [part],
+        }
+    for place, call in enumerate(reply.calls):
+        name = call["function"]["name"]
+        namespace = request.namespaces.get(name)
+        yield {
+            "type": "function_call",
+            "id": f"fc_{reply.id}_{place}",
+            "call_id": call["id"],
+            "name": name if namespace is None else name.removeprefix(_prefix(namespace)),
+            **({} if namespace is None else {"namespace": namespace}),
+            "arguments": call["function"]["arguments"],
+            "status": "completed",
+        }
+
+
+def _prefix(namespace: str) -> str:
+    return f"{namespace}__"
+
+
+def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
+    """Adds an item of the input. What the policy said in one turn came as several items, and is one message again."""
+    kind = item.get("type") or "message"
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    if kind == "reasoning":
+        # A turn begins with it, and may have nothing else.
+        if last is None:
+            messages.append(message_of("assistant", None))
+    elif kind == "message":
+        role = ROLES.get(str(item.get("role")))
+        if role is None or role == "tool":
+            raise CallRefused(f"a message has the role {str(item.get('role'))[:64]!r}")
+        said = message_of(role, texts(item.get("content"), TEXT, "content"))
+        if role == "assistant" and last is not None and not last["content"] and not last["tool_calls"]:
+            messages.pop()
+        messages.append(said)
+    elif kind in ("function_call", "custom_tool_call"):
+        name = text_field(item, "name", "a call")
+        if isinstance(namespace := item.get("namespace"), str):
+            name = _prefix(namespace) + name
+        arguments = item.get("arguments" if kind == "function_call" else "input")
+        call = call_of(text_field(item, "call_id", "a call"), name, arguments)
+        turn = _turn_of(messages, call["id"])
+        if turn is None:
+            messages.append(message_of("assistant", None, [call]))
+        else:
+            turn["tool_calls"] = [*(turn["tool_calls"] or ()), call]
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        output = texts(item.get("output"), TEXT, "output")
+        messages.append(message_of("tool", output, call_id=text_field(item, "call_id", "a call's output")))
+    else:
+        raise CallRefused(f"an item of type {str(kind)[:64]!r} cannot be said in a chat")
+
+
+def _turn_of(messages: list[dict[str, Any]], call_id: str) -> dict[str, Any] | None:
+    """Returns the message that a call belongs to: the last one, or the one that gave its results' calls their ids.
+
+    Some programs put the result of a call behind it, and then the next call of the same turn.
+    """
+    place = next((place for place, one in enumerate(reversed(messages)) if one["role"] != "tool"), len(messages))
+    if place == len(messages) or (turn := messages[-1 - place])["role"] != "assistant":
+        return None
+    if place == 0:
+        return turn
+    own = place_of_call(call_id)
+    given = [place_of_call(call["id"]) for call in turn["tool_calls"] or ()]
+    return turn if own is not None and own[0] in [one[0] for one in given if one is not None] else None
+
+
+def _tools(body: Mapping[str, Any], *, drop: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Returns tools in chat form, and of those in a namespace their namespaces."""
+    found: list[dict[str, Any]] = []
+    namespaces: dict[str, str] = {}
+    if body.get("tool_choice") == "none":
+        return found, namespaces
+    for tool in objects(body.get("tools"), "tools"):
+        kind = tool.get("type")
+        if kind == "function":
+            found.append(_function(tool))
+        elif kind == "namespace":
+            namespace = text_field(tool, "name", "a namespace")
+            for one in objects(tool.get("tools"), "the tools of a namespace"):
+                name = _prefix(namespace) + text_field(one, "name", "a tool")
+                namespaces[name] = namespace
+                found.append(_function({**one, "name": name}))
+        elif not drop:
+            raise CallRefused(
+                f"tool {str(kind)[:64]!r} can only be run by a model's maker; with `hosted_tools: drop` in the "
+                "rollout's `harness` such tools are left out"
+            )
+    return found, namespaces
+
+
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return function_tool(text_field(tool, "name", "a tool"), tool.get("description"), tool.get("parameters"))

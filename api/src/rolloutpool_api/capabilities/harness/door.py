@@ -1,0 +1,364 @@
+"""Door: what programs call as their model.
+
+1. A program has an address (`/s/{uid}`) and a key. The key is checked before a byte of the body is read.
+2. The body is read, within limits of size and time, and put into chat form by its dialect (`dialects`).
+3. The call is stored, or found to be a repetition (`calls`). From here on it is not lost, whatever dies.
+4. The door waits for the reply. A stream begins with the reply, or with a ping after ten seconds; so what is refused at
+   once has its right status. If the wait is too long, the program is told to ask again, and finds the same turn.
+5. When the last byte is given away and the program is still there, the call counts as taken.
+
+A door knows no tokens, and keeps nothing that its death could lose. Any number of them may stand behind a balancer.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import orjson
+import structlog
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from rolloutpool_api.capabilities.harness.calls import DoorCalls
+from rolloutpool_api.capabilities.harness.dialects.base import (
+    STATUS,
+    AgentReply,
+    AgentRequest,
+    CallRefused,
+    Dialect,
+    ErrorKind,
+)
+from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
+from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
+from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
+from rolloutpool_api.capabilities.harness.settings import DoorSettings
+from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Outcome
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
+from rolloutpool_common.store import StoreError, StoreFull
+
+_log = structlog.stdlib.get_logger(__name__)
+
+DIALECTS: Mapping[str, Dialect] = {
+    "/v1/chat/completions": ChatDialect(),
+    "/v1/responses": ResponsesDialect(),
+    "/v1/messages": MessagesDialect(),
+}
+PING_SECONDS = 10.0
+PREFIX = "/s/"
+RETRY_SECONDS = 1
+MOST_MESSAGES = 10_000
+"""Of one call. Redis looks for each of them in one script, and nobody else is served meanwhile."""
+REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
+    "gone": ("unknown", "this session is unknown, or its batch was deleted"),
+    "over": ("ended", "this session has ended"),
+    "place": ("key", "this key is of an older place; the program was started again elsewhere"),
+    "calls": ("ended", "the session has made all the calls that it may make (harness.max_calls)"),
+    "at_once": ("busy", "too many calls of this session wait for their answers (harness.max_calls_at_once)"),
+    "bytes": ("large", "the session has said all that it may say (harness.max_mb)"),
+}
+
+
+class DoorRefusal(RolloutPoolError):
+    """The door refuses a request."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: ErrorKind = kind
+
+
+class Door:
+    """The ASGI application of one door."""
+
+    def __init__(self, settings: DoorSettings, calls: DoorCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+        self._held = 0
+        self._held_of: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request (ASGI)."""
+        if scope["type"] == "lifespan":
+            return await self._live(receive, send)
+        uid, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
+        at = f"/{rest}".rstrip("/") or "/"
+        dialect = DIALECTS.get(at, DIALECTS["/v1/messages" if _is_anthropic(scope) else "/v1/chat/completions"])
+        try:
+            if scope["path"] in ("/livez", "/readyz"):
+                return await _answer(send, 200, {"status": "ok"})
+            if not scope["path"].startswith(PREFIX):
+                raise DoorRefusal("unknown", "a session's address is /s/{uid}")
+            session, place = await self._admitted(uid, scope)
+            await self._route(session, place, at, dialect, scope, receive, send)
+        except DoorRefusal as refusal:
+            await _refuse(send, dialect, refusal)
+        except StoreFull:
+            await _refuse(send, dialect, DoorRefusal("failed", "the pool's Redis is full; ask again later"))
+        except StoreError:
+            await _refuse(send, dialect, DoorRefusal("failed", "the pool's Redis does not answer; ask again"))
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Beats and listens from the server's start to its stop."""
+        await receive()
+        self._calls.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._calls.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _admitted(self, uid: str, scope: Scope) -> tuple[OpenSession, int]:
+        """Finds whose program calls, and from which place."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").removeprefix("Bearer ").strip()
+        session = await self._calls.session(uid, time.monotonic() + self._settings.door_hold_seconds)
+        place = None if session is None else session.place_of(key)
+        # Unknown sessions are told apart from wrong keys to nobody.
+        if session is None or place is None:
+            raise DoorRefusal("key", "this is not the key of this session")
+        return session, place
+
+    async def _route(
+        self, session: OpenSession, place: int, at: str, dialect: Dialect, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if at in {"/v1/models", "/"}:
+            models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "rolloutpool"}]}
+            return await _answer(send, 200, models, body=scope["method"] != "HEAD")
+        if at not in DIALECTS or scope["method"] != "POST":
+            raise DoorRefusal("unknown", f"the door has no {scope['method']} {at[:64]}{_hint(at)}")
+        if self._held >= self._settings.door_connections:
+            raise DoorRefusal("failed", "this door holds all that it may hold (ROLLOUTPOOL_DOOR_CONNECTIONS)")
+        self._held += 1
+        try:
+            # Read before it may be refused: a client that still sends may not read the answer.
+            body = await self._body(receive)
+            with self._held_for(session):
+                await self._call(session, place, body, dialect, scope, receive, send)
+        finally:
+            self._held -= 1
+
+    @contextmanager
+    def _held_for(self, session: OpenSession) -> Iterator[None]:
+        """Counts what a session holds of this door, and refuses what is too much.
+
+        Repetitions count as no calls. One may come before the door has noticed that the connection before it is gone.
+        """
+        uid = session.uid
+        if self._held_of[uid] >= 2 * session.choice.max_calls_at_once:
+            raise DoorRefusal(*REFUSED["at_once"])
+        self._held_of[uid] += 1
+        try:
+            yield
+        finally:
+            self._held_of[uid] -= 1
+            if not self._held_of[uid]:
+                del self._held_of[uid]
+
+    async def _call(
+        self,
+        session: OpenSession,
+        place: int,
+        body: bytes,
+        dialect: Dialect,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Has one call answered."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        request = self._read(body, dialect, session)
+        end = time.monotonic() + self._settings.door_hold_seconds
+        holder = self._calls.holder()
+        taken = await self._calls.take(
+            session,
+            place,
+            ModelCall(request.messages, request.tools),
+            request_id=(headers.get(b"x-client-request-id") or headers.get(b"idempotency-key") or "")[:128],
+            repeats=headers.get(b"x-stainless-retry-count", "0") not in ("", "0"),
+            holder=holder,
+            end=end,
+        )
+        if taken.outcome != "taken":
+            raise DoorRefusal(*REFUSED[taken.outcome])
+        answer = _Answer(dialect, request, send)
+        gone = asyncio.ensure_future(_disconnected(receive))
+        whole = False
+        try:
+            whole = await self._give(session, taken.n, taken.reply, answer, gone, end)
+        finally:
+            gone.cancel()
+            await asyncio.shield(self._calls.heard(session.uid, taken.n, holder, taken=whole))
+
+    async def _give(
+        self,
+        session: OpenSession,
+        n: int,
+        reply: dict[str, Any] | None,
+        answer: "_Answer",
+        gone: "asyncio.Future[None]",
+        end: float,
+    ) -> bool:
+        """Waits for a reply and gives it; tells whether the program was there until the last byte."""
+        uid = session.uid
+        waits: asyncio.Future[dict[str, Any] | None] | None = None
+        if reply is None:
+            waits = asyncio.ensure_future(self._calls.reply(uid, n, end - time.monotonic()))
+        try:
+            while waits is not None and not waits.done():
+                await asyncio.wait((waits, gone), timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    return False
+                if not waits.done():
+                    await answer.ping()
+            if waits is not None:
+                reply = waits.result()
+        except TimeoutError:
+            await answer.fail("failed", "the policy has not answered in time; ask again, and the same turn is found")
+            return False
+        finally:
+            if waits is not None:
+                waits.cancel()
+        if reply is None:
+            await answer.fail(*REFUSED["over"])
+            return False
+        if "too_long" in reply:
+            await answer.fail("long", "prompt is too long: the policy's maximum context length is reached")
+            return False
+        return await answer.give(AgentReply.of(uid, n, int(time.time()), reply), gone)
+
+    async def _body(self, receive: Receive) -> bytes:
+        """Reads a request's body within its limits."""
+        parts: list[bytes] = []
+        left = int(self._settings.door_body_mb * 1_000_000)
+        try:
+            async with asyncio.timeout(self._settings.door_upload_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise DoorRefusal("invalid", "the request broke off")
+                    part = message.get("body", b"")
+                    left -= len(part)
+                    if left < 0:
+                        raise DoorRefusal("large", "the request is larger than ROLLOUTPOOL_DOOR_BODY_MB")
+                    parts.append(part)
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise DoorRefusal("invalid", "the request came too slowly (ROLLOUTPOOL_DOOR_UPLOAD_SECONDS)") from None
+
+    def _read(self, body: bytes, dialect: Dialect, session: OpenSession) -> AgentRequest:
+        """Puts a body into chat form."""
+        try:
+            given = orjson.loads(body)
+        except ValueError:
+            raise DoorRefusal("invalid", "the request is no JSON") from None
+        if not isinstance(given, dict):
+            raise DoorRefusal("invalid", "the request must be an object")
+        try:
+            request = dialect.read(given, drop=session.choice.hosted_tools == "drop")
+            if len(request.messages) > MOST_MESSAGES:
+                raise DoorRefusal("large", f"the request has more than {MOST_MESSAGES} messages")
+            # The reader takes what is nested more deeply than the writer gives.
+            orjson.dumps(request.tools)
+        except CallRefused as refused:
+            raise DoorRefusal("invalid", refused.message) from None
+        except orjson.JSONEncodeError:
+            raise DoorRefusal("invalid", "the request is nested too deeply") from None
+        if not request.messages:
+            raise DoorRefusal("invalid", "the request has no messages")
+        if request.messages[-1]["role"] == "assistant":
+            raise DoorRefusal("invalid", "the last message is the assistant's, and no turn is continued in its middle")
+        try:
+            TEXT_MESSAGES.validate_python(request.messages)
+        except ValidationError as error:
+            raise DoorRefusal("invalid", message_fault(error)) from None
+        return request
+
+
+class _Answer:
+    """The answer to one call: one object, or a stream that begins when there is something to send."""
+
+    def __init__(self, dialect: Dialect, request: AgentRequest, send: Send) -> None:
+        self._dialect = dialect
+        self._request = request
+        self._send = send
+        self._begun = False
+
+    async def ping(self) -> None:
+        """Shows the program that somebody is there; one that asked for no stream has to wait."""
+        if self._request.stream:
+            await self._begin()
+            await self._part(self._dialect.ping)
+
+    async def give(self, reply: AgentReply, gone: "asyncio.Future[None]") -> bool:
+        """Sends the reply; tells whether the program was there until the last byte."""
+        if self._request.stream:
+            await self._begin()
+            await self._part(b"".join(self._dialect.events(reply, self._request)))
+        else:
+            data = orjson.dumps(self._dialect.whole(reply, self._request))
+            await _start(self._send, 200, {"content-length": str(len(data))})
+            await self._part(data)
+        # A connection that was closed meanwhile is known once the loop has had a turn. After its end every answer
+        # counts as left, so it is looked at before.
+        await asyncio.sleep(0)
+        stayed = not gone.done()
+        await self._send({"type": "http.response.body", "body": b""})
+        return stayed
+
+    async def fail(self, kind: ErrorKind, message: str) -> None:
+        """Sends an error, as the end of the stream if that has begun."""
+        if not self._begun:
+            await _refuse(self._send, self._dialect, DoorRefusal(kind, message))
+            return
+        await self._part(self._dialect.error_event(kind, message))
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            headers = [(b"content-type", self._dialect.media_type.encode()), (b"cache-control", b"no-cache")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _part(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _hint(at: str) -> str:
+    """Says what is wrong with the address that an SDK was given, where that can be seen."""
+    if f"/v1{at}" in DIALECTS:
+        return "; OpenAI's SDKs want the session's address with /v1 behind it"
+    if at.removeprefix("/v1") in DIALECTS:
+        return "; Anthropic's SDKs want the session's address without /v1"
+    return f"; it has {', '.join(DIALECTS)}"
+
+
+def _is_anthropic(scope: Scope) -> bool:
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(
+    send: Send, status: int, body_of: Any, *, headers: Mapping[str, str] | None = None, body: bool = True
+) -> None:
+    data = orjson.dumps(body_of)
+    await _start(send, status, {"content-length": str(len(data)), **(headers or {})})
+    await send({"type": "http.response.body", "body": data if body else b""})
+
+
+async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    sent = {"content-type": "application/json", **headers}
+    listed = [(name.encode(), value.encode()) for name, value in sent.items()]
+    await send({"type": "http.response.start", "status": status, "headers": listed})
+
+
+async def _refuse(send: Send, dialect: Dialect, refusal: DoorRefusal) -> None:
+    headers = {"retry-after": str(RETRY_SECONDS)} if refusal.kind in ("busy", "failed") else {}
+    with suppress(OSError):
+        await _answer(send, STATUS[refusal.kind], dialect.error(refusal.kind, refusal.message), headers=headers)

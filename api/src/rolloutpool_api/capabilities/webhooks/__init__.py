@@ -1,0 +1,1 @@
+"""Webhooks in the API: `routes` has the results pushed again."""

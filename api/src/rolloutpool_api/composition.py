@@ -1,0 +1,29 @@
+"""The capabilities' parts of this API. No other module here names one.
+
+Routes stand above what checks a batch, and checks below, so those of one capability are imported only when the
+application asks for them.
+"""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from rolloutpool_api.capabilities.grading.checks import GraderCheck
+from rolloutpool_api.capabilities.harness.checks import HarnessCheck
+from rolloutpool_api.checks import Check
+from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
+from rolloutpool_common.process.metrics import Histogram
+
+HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
+"""What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
+CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
+"""What makes the checks of a batch's document, for each document anew."""
+
+
+def routers() -> tuple[APIRouter, ...]:
+    """Returns the routes, for the application."""
+    from rolloutpool_api.capabilities.grading import routes as grading
+    from rolloutpool_api.capabilities.harness import routes as harness
+    from rolloutpool_api.capabilities.webhooks import routes as webhooks
+
+    return (harness.router, grading.router, webhooks.router)

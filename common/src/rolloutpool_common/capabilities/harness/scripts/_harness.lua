@@ -1,0 +1,50 @@
+-- What the scripts of sessions share, and their part in the kernel's (`harness_on_…`).
+local WANTED = P .. 'places:wanted'
+local HELD = P .. 'places:held'
+local ENDED = P .. 'sessions:ended'
+local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
+
+-- Have a worker look at a session's calls: the one that runs it, or the next one that claims it. A session that waits for
+-- its program's next call is delayed, and is put at the front of the queue.
+local function wake_session(batch, index)
+  local uid = batch .. '-' .. index
+  local status, worker = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker'))
+  if status == 'running' then
+    redis.call('RPUSH', k_worker(worker, 'calls'), uid)
+    redis.call('PEXPIRE', k_worker(worker, 'calls'), 60000)
+  elseif status == 'queued' and redis.call('HEXISTS', k_rollout(uid, 'session'), 'idle') == 1 then
+    redis.call('HDEL', k_rollout(uid, 'session'), 'idle')
+    if redis.call('ZREM', P .. 'delayed', uid) == 1 then
+      to_outbox(batch, index, redis.call('HGET', k_batch(batch), 'priority'))
+    end
+  end
+end
+
+-- Whether a rollout's calls can be answered no more: it has ended, or it is sampled and waits for its grade.
+local function is_sampled(uid)
+  local status, stage = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'stage'))
+  return TERMINAL[status or ''] or stage
+end
+
+-- Have a worker make the result of a session that has ended. One that is just giving it back, to wait for the program's next
+-- call, does not see that any more; the reconciler then wakes it.
+local function wake_ended(batch, index)
+  local uid = batch .. '-' .. index
+  if redis.call('HGET', k_rollout(uid), 'status') == 'running' and redis.call('HEXISTS', k_rollout(uid, 'session'), 'idle') == 1 then
+    redis.call('SADD', ENDED, uid)
+  end
+  wake_session(batch, index)
+end
+
+-- Some sessions may have been given back although they had ended.
+local function harness_on_lead(chores, _)
+  if redis.call('EXISTS', ENDED) == 1 then chores[#chores + 1] = 'harness' end
+end
+
+-- Its calls can be answered no more. What was said is in its journal, and so in its result.
+local function harness_on_end(_, uid)
+  redis.call('ZREM', WANTED, uid)
+  redis.call('ZREM', HELD, uid)
+  redis.call('SREM', ENDED, uid)
+  redis.call('UNLINK', k_rollout(uid, 'calls'), k_rollout(uid, 'said'), k_rollout(uid, 'replies'))
+end

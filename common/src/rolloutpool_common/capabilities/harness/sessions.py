@@ -1,0 +1,365 @@
+"""The calls of sessions, between the door that takes them and the worker that answers them.
+
+1. A program calls the door. `take` stores the call in the order of arrival, or finds the one that it repeats, and has a
+   worker look: the one that runs the session, or the next one that claims it.
+2. The worker reads the calls that it has not seen (`read`), has the policy sample, and journals the turn. Then it
+   keeps the reply (`answer`), which tells the door that holds the call's connection.
+3. The door gives the reply to the program. How that ended it notes with `hear`. A door that dies notes nothing: its
+   calls are known by the number of its start, which has gone.
+4. While a call waits, its door looks after it (`look_after`) every few seconds. So what a dead worker has lost sight
+   of is found, and no message between the two has to arrive.
+5. Between two calls a session needs no worker: it is given back to the queue, with a delay that the next call ends
+   (`idle`).
+
+What each call was decided by is stored with it: how many replies there were when it came. So a worker that reads the
+calls from the first one comes to the same lines of talk as the one before it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import orjson
+
+from rolloutpool_common.capabilities.harness.keys import make_key, place_of
+from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
+from rolloutpool_common.protocol.messages import text_of
+from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError, keys
+from rolloutpool_common.store.answers import named
+from rolloutpool_common.store.errors import store_errors
+
+GONE_MS = 5000
+"""After so long without a beat a door's calls count as cut."""
+BLOCK_SECONDS = 1.0
+"""Who listens, and is to stop, notices after so long at the latest."""
+Outcome = Literal["taken", "gone", "over", "place", "calls", "at_once", "bytes", "forgotten"]
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """What a program asks the policy, in chat form."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StoredCall:
+    """A call as its worker reads it."""
+
+    n: int
+    """From 1, in the order of arrival."""
+    replied: int
+    """How many replies there were when it came."""
+    messages: Sequence[dict[str, Any]]
+    digests: Sequence[str]
+    """Of the messages."""
+    tools: Sequence[dict[str, Any]]
+    tools_digest: str
+    reply: tuple[int, dict[str, Any]] | None
+    """Its place among the replies, and the reply; None while there is none."""
+
+
+@dataclass(frozen=True)
+class TakenCall:
+    """What became of a call at the door."""
+
+    outcome: Outcome
+    n: int = 0
+    reply: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TakenPlace:
+    """A place that a runner has."""
+
+    uid: str
+    number: int
+    """From 1."""
+    deaths: int
+    """How often the program died before."""
+    losses: int
+    """How often its runner was lost, or stopped, with it."""
+    token: str
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """What a door knows of a session: it does not change."""
+
+    uid: str
+    choice: HarnessChoice
+    secret: bytes
+    prompt: str
+    """What the rollout's last message says."""
+
+    def place_of(self, key: str) -> int | None:
+        """Returns the place that a key is for; None where it is none of this session's."""
+        return place_of(self.secret, self.uid, key)
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """How far a session is."""
+
+    place: int
+    calls: int
+    waiting: int
+    end: SessionEnd | None
+
+
+class News:
+    """Hears, for one process, what was put into its list: of new calls, or of replies. Loses what nobody waits for."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._key = key
+        self._redis = store.connection.blocking()
+
+    @classmethod
+    def of_door(cls, store: Store, address: str) -> Self:
+        """Hears replies: `{uid} {n} {reply}`."""
+        return cls(store, f"{keys.PREFIX}door:{address}:ready")
+
+    @classmethod
+    def of_worker(cls, store: Store, worker_id: str) -> Self:
+        """Hears the uids of sessions that have a new call."""
+        return cls(store, keys.worker(worker_id, "calls"))
+
+    async def next(self) -> bytes | None:
+        """Waits for news; None where there is none for `BLOCK_SECONDS`."""
+        with store_errors():
+            found = await self._redis.blpop([self._key], timeout=BLOCK_SECONDS)
+        return None if found is None else bytes(found[1])
+
+    @staticmethod
+    def reply(news: bytes) -> tuple[str, dict[str, Any]]:
+        """Reads what a door hears: whose reply, as `{uid} {n}`, and the reply."""
+        uid, n, text = news.split(b" ", 2)
+        return f"{uid.decode()} {n.decode()}", orjson.loads(text)
+
+    async def close(self) -> None:
+        """Disconnects."""
+        with suppress(StoreError), store_errors():
+            await self._redis.aclose(close_connection_pool=True)
+
+
+class Sessions:
+    """The sessions of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._connection = store.connection
+        self._redis = store.connection.redis
+
+    # --- by the API and the door ---------------------------------------------------------------------------------
+
+    async def open(self, uid: str) -> OpenSession | None:
+        """Reads what a rollout says of its harness; None where it is unknown or has none."""
+        split = keys.split_uid(uid)
+        if split is None:
+            return None
+        batch_id, index = split
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(keys.batch(batch_id), "shared", "harness")
+            pipe.hget(keys.batch(batch_id, "items"), str(index))
+            (shared, secret), own = await pipe.execute()
+        if shared is None or secret is None or own is None:
+            return None
+        options = {**orjson.loads(shared), **orjson.loads(own)}
+        if options.get("harness") is None:
+            return None
+        plain = self._store.secrets.decrypt(secret.decode())
+        choice = HarnessChoice.model_validate(options["harness"])
+        return OpenSession(uid, choice, bytes.fromhex(plain), text_of(options["messages"][-1]))
+
+    async def state(self, uid: str) -> SessionState:
+        """Reads how far a session is; one without a call has its first state."""
+        with store_errors():
+            found = await self._redis.hmget(keys.rollout(uid, "session"), "place", "calls", "open", "over")
+        place, calls, waiting, over = found
+        end = None if over is None else SessionEnd.model_validate_json(over)
+        return SessionState(int(place or 1), int(calls or 0), int(waiting or 0), end)
+
+    async def key(self, session: OpenSession) -> str:
+        """Makes the key for the present place of a session."""
+        return make_key(session.secret, session.uid, (await self.state(session.uid)).place)
+
+    async def take(
+        self,
+        session: OpenSession,
+        place: int,
+        call: ModelCall,
+        *,
+        request_id: str,
+        repeats: bool,
+        holder: str,
+        stored: set[str] | None = None,
+    ) -> TakenCall:
+        """Stores a call, or finds the one that it repeats.
+
+        Args:
+            session: Whose program calls.
+            place: The place that its key is for.
+            call: What it asks.
+            request_id: By which its client knows the request over repetitions; empty without one.
+            repeats: Whether its client says that this is a repetition.
+            holder: `{address} {start}` of the door, and a number of the connection.
+            stored: Digests of what this door knows to be stored of the session; it learns what this call has stored.
+        """
+        split = keys.split_uid(session.uid)
+        if split is None:
+            return TakenCall("gone")
+        stored = set() if stored is None else stored
+        parts = [orjson.dumps(message) for message in call.messages]
+        tools = orjson.dumps(call.tools)
+        digests = [_digest(part) for part in (*parts, tools)]
+        record = orjson.dumps({"said": digests[:-1], "tools": digests[-1]})
+        new = {digest: text for digest, text in zip(digests, (*parts, tools), strict=True) if digest not in stored}
+        said = [text for pair in new.items() for text in pair]
+        choice = session.choice
+        answer = named(
+            await self._connection.script(
+                "take_call",
+                *(*split, place, _digest(record), request_id, int(repeats), holder),
+                *(choice.max_calls, choice.max_calls_at_once, int(choice.max_mb * 1_000_000)),
+                *(record, len(stored), *said),
+            )
+        )
+        outcome: Outcome = answer["outcome"].decode()
+        if outcome == "forgotten":
+            stored.clear()
+            return await self.take(
+                *(session, place, call), request_id=request_id, repeats=repeats, holder=holder, stored=stored
+            )
+        if outcome != "taken":
+            return TakenCall(outcome)
+        stored.update(new)
+        return TakenCall(outcome, answer["n"], _reply(answer["reply"]))
+
+    async def look_after(self, uid: str, n: int) -> TakenCall:
+        """Looks after a call that waits; its outcome is `over` where it can be answered no more."""
+        split = keys.split_uid(uid)
+        answer = named(await self._connection.script("wait_call", *(split or ("", 0)), n))
+        return TakenCall("over" if answer["outcome"] == b"over" else "taken", n, _reply(answer["reply"]))
+
+    async def hear(self, uid: str, n: int, holder: str, *, taken: bool) -> None:
+        """Notes whether the program has its reply, or its connection was cut before."""
+        await self._connection.script("hear_call", uid, n, holder, "taken" if taken else "cut")
+
+    async def end(self, uid: str, how: SessionEnd) -> Literal["ok", "other", "over", "gone"]:
+        """Ends a session; the same end may come again."""
+        split = keys.split_uid(uid)
+        answer = await self._connection.script("end_session", *(split or ("", 0)), how.model_dump_json())
+        ended: Literal["ok", "other", "over", "gone"] = answer.decode()
+        return ended
+
+    async def beat(self, address: str, start: str) -> None:
+        """Says that a door is there, by the number of its start."""
+        with store_errors():
+            await self._redis.set(f"{keys.PREFIX}door:{address}", start, px=GONE_MS)
+
+    async def leave(self, address: str) -> None:
+        """Says that a door is gone: the calls that it held are cut."""
+        with store_errors():
+            await self._redis.delete(f"{keys.PREFIX}door:{address}")
+
+    # --- by the runner -------------------------------------------------------------------------------------------
+
+    async def take_place(self, token: str, lease_s: float) -> TakenPlace | None:
+        """Takes the place that is wanted for the longest time, if one is."""
+        answer = named(await self._connection.script("take_place", token, int(lease_s * 1000)))
+        uid = answer["uid"].decode()
+        return TakenPlace(uid, answer["place"], answer["deaths"], answer["losses"], token) if uid else None
+
+    async def hold_place(self, place: TakenPlace, lease_s: float) -> bool:
+        """Keeps a place; false where its program has to end."""
+        return bool(await self._connection.script("hold_place", place.uid, place.token, int(lease_s * 1000)))
+
+    async def leave_place(self, place: TakenPlace, how: SessionEnd | None, *, died: bool = True) -> bool:
+        """Ends a place with its session; None has the program started once more: it died, or its runner stops."""
+        split = keys.split_uid(place.uid) or ("", 0)
+        text = "" if how is None else how.model_dump_json()
+        return bool(
+            await self._connection.script("leave_place", *split, place.token, text, "deaths" if died else "losses")
+        )
+
+    # --- by the worker -------------------------------------------------------------------------------------------
+
+    async def read(self, claim: Claim, seen: int, known: dict[str, Any]) -> tuple[list[StoredCall], SessionEnd | None]:
+        """Reads the calls behind the first `seen`, and how the session was ended, if it was.
+
+        `known` keeps what was said, by digest, over several reads.
+        """
+        answer = named(await self._connection.script("read_calls", claim.batch_id, claim.index, seen))
+        end = SessionEnd.model_validate_json(answer["over"]) if answer["over"] else None
+        found = [raw.split(b" ", 1) for raw in answer["calls"]]
+        records = [orjson.loads(record) for _, record in found]
+        wanted = dict.fromkeys(digest for one in records for digest in (*one["said"], one["tools"]))
+        missing = [digest for digest in wanted if digest not in known]
+        if missing:
+            said = await self._connection.command("HMGET", keys.rollout(claim.uid, "said"), *missing)
+            if None in said:
+                # It has ended meanwhile, and what was said has gone with its end.
+                raise ClaimLost
+            known.update((digest, orjson.loads(text)) for digest, text in zip(missing, said, strict=True))
+        calls = [
+            StoredCall(
+                n=n,
+                replied=int(replied),
+                messages=[known[digest] for digest in record["said"]],
+                digests=record["said"],
+                tools=known[record["tools"]],
+                tools_digest=record["tools"],
+                reply=_placed(reply),
+            )
+            for n, (replied, _), record, reply in zip(
+                range(seen + 1, seen + 1 + len(records)), found, records, answer["replies"], strict=True
+            )
+        ]
+        return calls, end
+
+    async def answer(self, claim: Claim, n: int, reply: Mapping[str, Any]) -> int:
+        """Keeps the reply to a call; returns its place among the replies, 0 where the claim is lost."""
+        answer = await self._connection.script(
+            "answer_call", claim.batch_id, claim.index, claim.token, n, orjson.dumps(reply)
+        )
+        return int(answer)
+
+    async def want_place(self, claim: Claim, *, reuse: bool) -> None:
+        """Has a runner start the session's program, if none was asked before."""
+        await self._connection.script("want_place", claim.batch_id, claim.index, claim.token, int(reuse))
+
+    async def places_of(self, uid: str, calls: int) -> tuple[int, list[int]]:
+        """Returns the number of the present place, and in which place each call was made last."""
+        with store_errors():
+            names = ["place", *(f"place:{n}" for n in range(1, calls + 1))]
+            found = await self._redis.hmget(keys.rollout(uid, "session"), names)
+        place, *others = [int(one or 1) for one in found]
+        return place, others
+
+    async def idle(self, claim: Claim, seen: int, most_s: float) -> float:
+        """Lets a session wait without a worker; returns for how many seconds, negative if there is something to do."""
+        waits = await self._connection.script(
+            "idle_session", claim.batch_id, claim.index, claim.token, seen, int(most_s * 1000)
+        )
+        return float(waits) / 1000
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def _placed(raw: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Reads a reply with its place in front."""
+    if not raw:
+        return None
+    place, text = raw.split(b" ", 1)
+    return int(place), orjson.loads(text)
+
+
+def _reply(raw: bytes) -> dict[str, Any] | None:
+    found = _placed(raw)
+    return None if found is None else found[1]

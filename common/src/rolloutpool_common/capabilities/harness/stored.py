@@ -1,0 +1,60 @@
+"""Says what sessions keep in Redis. What happens to their calls is in `sessions`.
+
+rp:rollout:{uid}:session   hash    place, lease (token of the runner that has the place), reuse (0: a new place gets no
+                                   replies of older ones), deaths, losses, calls, open, replied, bytes, over (JSON, its
+                                   end), idle (since when, ms); of each call n: held:{n} (who holds its connection, or
+                                   `cut`), id:{n}, place:{n} (of the program that made it last); asked:{digest}: calls
+rp:rollout:{uid}:calls     list    the calls in their order: how many replies there were, then the call (JSON)
+rp:rollout:{uid}:said      hash    digest -> a message or a list of tools (JSON), each stored once
+rp:rollout:{uid}:replies   hash    n -> its place among the replies, then the reply (JSON)
+rp:places:wanted           zset    uid -> ms since when it wants a runner to open a place for its program
+rp:places:held             zset    uid -> ms until which its runner has the place
+rp:sessions:ended          set     uids of sessions that were ended while their workers gave them back
+rp:door:{address}          string  the present start of the door at this address; expires by itself
+rp:door:{address}:ready    list    "{uid} {n} {reply}" of calls that were answered; expires by itself
+rp:worker:{w}:calls        list    uids of sessions here that have a new call; expires by itself
+
+The field `harness` of a batch's hash holds the secret of its keys. The four keys of a rollout go with its end.
+"""
+
+from collections.abc import Iterable, Mapping
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_common.capability import Encryption, Gauge, Settle, StoredCapability, StoreDoor
+
+if TYPE_CHECKING:
+    from rolloutpool_common.protocol.batch import BatchRequest
+
+
+PLACES = "rp:places"
+
+
+class Harness(StoredCapability):
+    """Sessions of harnesses, as the store sees them."""
+
+    name = "harness"
+    mark = "harness"
+    rollout_parts = ("session", "calls", "said", "replies")
+    gauges = (
+        Gauge("places_wanted", "Sessions that wait for a runner to start their program.", f"{PLACES}:wanted"),
+        Gauge("places_held", "Programs that runners have started and not ended.", f"{PLACES}:held"),
+    )
+
+    def asked(self, batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> bool | None:
+        """Whether any of its rollouts is led by a harness."""
+        return any(options.get("harness") is not None for options in rollouts) or None
+
+    def marked(self, asked: Any, secrets: Encryption) -> bytes:
+        """A secret for the keys of this batch, encrypted."""
+        return secrets.encrypt(token_hex(32)).encode()
+
+    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+        """Wakes sessions that have ended and wait for a call."""
+        return int(await door.script("wake_ended_sessions"))
+
+    def forget(self, pipe: Any, uid: str) -> None:
+        """Takes a rollout off the places."""
+        pipe.zrem(f"{PLACES}:wanted", uid)
+        pipe.zrem(f"{PLACES}:held", uid)
+        pipe.srem("rp:sessions:ended", uid)

@@ -1,0 +1,69 @@
+"""Says what webhooks keep in Redis, and what the store does for them. Which results are due is in `pushes`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_common.capabilities.webhooks import keys
+from rolloutpool_common.capabilities.webhooks.wire import Delivery
+from rolloutpool_common.capability import Counter, Encryption, Gauge, StoredCapability, StoreDoor
+
+if TYPE_CHECKING:
+    from rolloutpool_common.protocol.batch import BatchRequest
+
+HELD_SECONDS = 24 * 3600
+"""How much longer a batch is kept for its pushes."""
+
+
+class Webhooks(StoredCapability):
+    """Pushes of results, as the store sees them."""
+
+    name = "webhooks"
+    mark = "push"
+    called = (("delivery", "callback_url"),)
+    secret = (("delivery", "secret"),)
+    batch_parts = ("undelivered",)
+    gauges = (Gauge("pushes_pending", "Results that are due at a webhook, now or later.", keys.PUSH_DUE),)
+    counters = (
+        Counter(
+            "push",
+            "pushes",
+            "Results that were pushed, given up, or cancelled before.",
+            "outcome",
+            ("dead", "delivered", "stopped"),
+        ),
+    )
+
+    def asked(self, batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> Delivery | None:
+        """Returns where the results of a batch are to be pushed."""
+        return None if batch is None else batch.delivery
+
+    def marked(self, asked: Delivery, secrets: Encryption) -> bytes:
+        """It as JSON, with its secret encrypted."""
+        kept = {**asked.model_dump(), "secret": secrets.encrypt(asked.secret)}
+        # As `take_pushes.lua` looks for the URL in it.
+        return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
+        """How many pushes are in each state."""
+        pushes = {name.removeprefix("push:"): int(n) for name, n in sorted(fields.items()) if name.startswith("push:")}
+        return {"delivery": pushes}
+
+    def forget(self, pipe: Any, uid: str) -> None:
+        """Takes a rollout off the pushes."""
+        pipe.zrem(keys.PUSH_DUE, uid)
+        pipe.hdel(keys.PUSH_ATTEMPTS, uid)
+
+    async def holds(self, door: StoreDoor, batch_id: str) -> bool:
+        """Keeps it once, and for `HELD_SECONDS`, if pushes of it wait."""
+        return bool(await door.script("hold_pushes", batch_id, HELD_SECONDS * 1000))
+
+    async def dead_letters(self, door: StoreDoor, limit: int) -> dict[str, list[str]]:
+        """Reads the uids of results whose push was given up."""
+        uids = [uid.decode() for uid in await door.redis.lrange(keys.PUSH_DEAD, 0, limit - 1)]
+        # Those that were made due again stay on this list.
+        pipe = door.redis.pipeline(transaction=False)
+        for uid in uids:
+            pipe.zscore(keys.PUSH_DUE, uid)
+        due = await pipe.execute() if uids else []
+        return {"pushes": [uid for uid, at in zip(uids, due, strict=True) if at is None]}

@@ -1,0 +1,57 @@
+"""The capabilities of this build. No other module of this distribution names one.
+
+The order of the tuple is that of their hooks, and of their parts in scripts. Each class is a base of the wire model
+that it names, and has a base per capability: one that is taken out takes its fields along. The wire models import this
+module, so nothing that a capability has here does I/O.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_common.capabilities.grading.stored import Grading
+from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
+from rolloutpool_common.capabilities.harness.stored import Harness
+from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessReportField
+from rolloutpool_common.capabilities.webhooks.stored import Webhooks
+from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
+from rolloutpool_common.capability import StoredCapability
+
+if TYPE_CHECKING:
+    from rolloutpool_common.protocol.batch import BatchRequest
+
+CAPABILITIES: tuple[StoredCapability, ...] = (Harness(), Grading(), Webhooks())
+
+
+class BatchRequestFields(DeliveryField):
+    """Of `BatchRequest`."""
+
+
+class BatchStatusFields(DeliveryCounts):
+    """Of `BatchStatus`."""
+
+
+class RunOptionsFields(GraderField, HarnessField):
+    """Of `RunOptions`: what a batch or a rollout may set, and a worker obeys."""
+
+
+class RolloutResultFields(GradeFields, HarnessReportField):
+    """Of `RolloutResult`."""
+
+
+class WorkerFields(GraderNames):
+    """Of `Worker`, and of what it announces."""
+
+
+class OsmosisOptionsFields(OsmosisGrader):
+    """Of `OsmosisOptions`."""
+
+
+class DeadLettersFields(DeadPushes):
+    """Of `DeadLetters`."""
+
+
+def asks_of(batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> dict[str, object]:
+    """Returns what a batch asks of each capability that it uses, by name (`StoredCapability.asked`)."""
+    rollouts = list(rollouts)
+    found = {capability.name: capability.asked(batch, rollouts) for capability in CAPABILITIES if capability.mark}
+    return {name: asked for name, asked in found.items() if asked is not None}

@@ -1,0 +1,83 @@
+"""Regrades at the API: what is refused, whose they are, and that asking has a worker told."""
+
+from typing import Any
+
+import httpx
+import redis.asyncio
+from tests.support.api_callers import auth, shared_api
+from tests.support.api_requests import batch
+from tests.support.scripted_worker import ScriptedWorker
+
+from rolloutpool_common.capabilities.grading.regrades import Regrades
+from rolloutpool_common.store import Store
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    return {"grader": {"name": "exact"}, **fields}
+
+
+async def submitted(client: httpx.AsyncClient, count: int = 2, headers: dict[str, str] | None = None) -> str:
+    response = await client.post("/v1/batches", json=batch(count), headers=headers)
+    assert response.status_code == 202, response.text
+    batch_id: str = response.json()["batch_id"]
+    return f"/v1/batches/{batch_id}/regrades"
+
+
+async def test_a_request_is_kept_once_and_a_worker_is_told(
+    redis_url: str, store: Store, client: httpx.AsyncClient
+) -> None:
+    url = await submitted(client, 3)
+    first = await client.post(url, json=request(rollouts=[2, 0, 2]), headers={"Idempotency-Key": "k"})
+    assert first.status_code == 202, first.text
+    document = first.json()
+    assert (document["state"], document["total"], document["annotation"]) == ("running", 2, "reward")
+    again = await client.post(url, json=request(rollouts=[2, 0, 2]), headers={"Idempotency-Key": "k"})
+    assert again.json()["regrade_id"] == document["regrade_id"]
+    other = await client.post(url, json=request(annotation="other"))
+    assert (other.json()["total"], other.json()["annotation"]) == (3, "other")
+    found = await client.get(f"{url}/{document['regrade_id']}")
+    assert found.json() == document
+    job = await Regrades(store).job(document["regrade_id"])
+    assert job is not None
+    assert job.indexes == [0, 2]
+    # One message for each, although three calls asked about the first one.
+    broker = redis.asyncio.Redis.from_url(redis_url)
+    messages = await broker.lrange("rollouts:rollouts.default", 0, -1)
+    await broker.aclose()
+    assert sum(b"rolloutpool.regrade" in message for message in messages) == 2
+
+
+async def test_what_is_wrong_is_refused_with_its_place(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    url = await submitted(client)
+    await worker.announce(graders=["exact"])
+    for body, at in (
+        ({"grader": {"name": "other"}}, "grader.name"),
+        (request(rollouts=[0, 7]), "items[1].rollout"),
+        (request(rollouts=["nobody-0"]), "items[0].rollout"),
+    ):
+        answer = await client.post(url, json=body)
+        assert answer.status_code == 422, answer.text
+        assert at in answer.text
+    bodies: list[dict[str, Any]] = [
+        {},
+        request(rollouts=[]),
+        request(annotation="no name"),
+        request(grader={"name": ""}),
+        request(more=1),
+        {"grader": {"name": "exact", "deadline_seconds": 0}},
+    ]
+    for body in bodies:
+        assert (await client.post(url, json=body)).status_code == 422, body
+    assert (await client.get(f"{url}/unknown")).status_code == 404
+
+
+async def test_a_regrade_is_its_owners(redis_url: str) -> None:
+    async with shared_api(redis_url) as client:
+        url = await submitted(client, headers=auth("ann"))
+        mine = (await client.post(url, json=request(), headers=auth("ann"))).json()["regrade_id"]
+        assert (await client.post(url, json=request(), headers=auth("bob"))).status_code == 404
+        assert (await client.get(f"{url}/{mine}", headers=auth("bob"))).status_code == 404
+        # Nor can it be read by way of a batch of his own.
+        his = await submitted(client, headers=auth("bob"))
+        assert (await client.get(f"{his}/{mine}", headers=auth("bob"))).status_code == 404
+        assert (await client.get(f"{url}/{mine}", headers=auth("ann"))).status_code == 200

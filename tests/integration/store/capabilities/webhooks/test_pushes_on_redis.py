@@ -1,0 +1,183 @@
+"""A result of a batch with delivery is due until it is delivered or dead, and leased to one pusher at a time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio
+from cryptography.fernet import Fernet
+from tests.integration.store.test_retention import check_nothing_is_left, run_some_hundred
+from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.pushes import due_push
+
+from rolloutpool_common.capabilities.webhooks.pushes import Pushes
+from rolloutpool_common.capabilities.webhooks.stored import Webhooks
+from rolloutpool_common.capabilities.webhooks.wire import Delivery
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.store import SecretStore, Store, deletion
+
+TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+
+
+async def finished(store: Store, count: int) -> list[str]:
+    uids = await submit(store, count, asks={"webhooks": TO})
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    return uids
+
+
+async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
+    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
+    assert status is not None
+    return {state: n for state, n in status.delivery.items() if n}
+
+
+async def test_nothing_is_due_without_delivery_or_before_the_end(store: Store) -> None:
+    plain, *_ = await submit(store, 1)
+    claimed = await claim(store, plain)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    await submit(store, 1, asks={"webhooks": TO})
+    assert await Pushes(store).take(10, lease_s=1) == []
+
+
+async def test_every_end_is_pushed_also_a_cancelled_one(store: Store) -> None:
+    done, cancelled = await submit(store, 2, asks={"webhooks": TO})
+    claimed = await claim(store, done)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    await store.rollouts.cancel(cancelled)
+    assert {push.uid for push in await Pushes(store).take(10, lease_s=60)} == {done, cancelled}
+    assert await delivery_counts(store, done) == {"pending": 2}
+    assert await Pushes(store).target(done.rpartition("-")[0]) == TO
+
+
+async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store, other: Store) -> None:
+    uids = await finished(store, 40)
+    lots = await asyncio.gather(*(Pushes(store if i % 2 else other).take(7, lease_s=60) for i in range(8)))
+    assert sorted(push.uid for lot in lots for push in lot) == sorted(uids)
+    assert await Pushes(store).take(10, lease_s=60) == []
+
+
+async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
+    (uid,) = await finished(store, 1)
+    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=1)]
+    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=2)]
+
+
+async def test_a_retry_is_due_when_it_said(store: Store) -> None:
+    (uid,) = await finished(store, 1)
+    await Pushes(store).take(1, lease_s=60)
+    await Pushes(store).settle(due_push(uid), "retry", retry_in_s=60)
+    assert await Pushes(store).take(1, lease_s=60) == []
+    await Pushes(store).settle(due_push(uid), "retry", retry_in_s=0)
+    assert await Pushes(store).take(1, lease_s=60) == [due_push(uid, attempt=2)]
+    assert await delivery_counts(store, uid) == {"pending": 1}
+
+
+async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> None:
+    delivered, dead = await finished(store, 2)
+    await Pushes(store).take(2, lease_s=0)
+    for _ in range(2):
+        await Pushes(store).settle(due_push(delivered), "delivered")
+        await Pushes(store).settle(due_push(dead), "dead")
+    await Pushes(store).settle(due_push(delivered), "retry")
+    assert await Pushes(store).take(2, lease_s=0) == []
+    assert await delivery_counts(store, dead) == {"delivered": 1, "dead": 1}
+    assert (await Webhooks().dead_letters(store.connection, 100))["pushes"] == [dead]
+    # The result stays readable whatever became of its push.
+    assert await store.rollouts.result(dead) is not None
+
+
+async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: Store) -> None:
+    first, leased, delivered = await finished(store, 1), await finished(store, 1), await finished(store, 1)
+    await Pushes(store).settle(due_push(delivered[0]), "delivered")
+    assert len(await Pushes(store).take(10, lease_s=60)) == 2
+    for (uid,) in (first, leased, delivered):
+        # The outcome stands, and a second cancel changes nothing.
+        assert [await store.rollouts.cancel(uid) for _ in range(2)] == [RolloutStatus.COMPLETED] * 2
+    assert [await delivery_counts(store, uid) for (uid,) in (first, leased, delivered)] == [
+        {"stopped": 1},
+        {"stopped": 1},
+        {"delivered": 1},
+    ]
+    # What its worker says afterwards is of no interest any more.
+    await Pushes(store).settle(due_push(first[0]), "retry", retry_in_s=0)
+    await Pushes(store).settle(due_push(leased[0]), "delivered")
+    assert await delivery_counts(store, leased[0]) == {"stopped": 1}
+    assert (await store.totals.read()).totals["push:stopped"] == 2
+    assert (await store.totals.read()).gauges["pushes_pending"] == 0
+
+
+async def test_cancelling_a_batch_delivers_who_was_cancelled_and_no_earlier_end(store: Store) -> None:
+    done, open_ = await submit(store, 2, asks={"webhooks": TO})
+    claimed = await claim(store, done)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    for _ in range(2):
+        await store.batches.cancel(done.rpartition("-")[0])
+    assert [push.uid for push in await Pushes(store).take(10, lease_s=60)] == [open_]
+    assert await delivery_counts(store, done) == {"pending": 1, "stopped": 1}
+
+
+async def test_a_batch_whose_pushes_wait_is_kept_for_a_day_more_and_no_longer(
+    store: Store, raw: redis.asyncio.Redis
+) -> None:
+    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+    waits, taken = [(await submit(store, asks={"webhooks": to}))[0] for _ in range(2)]
+    for uid in (waits, taken):
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+        await raw.zadd("rp:ended", {uid.rpartition("-")[0]: 1})
+    assert (await store.reconciliation.run_once()).deleted == 0
+    # One is delivered, and goes. The other one has had its day.
+    (push,) = [push for push in await Pushes(store).take(9, lease_s=60) if push.uid == taken]
+    await Pushes(store).settle(push, "delivered")
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await store.rollouts.view(waits, OWNER) is not None
+    await raw.zadd("rp:ended", {waits.rpartition("-")[0]: 1})
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await raw.exists("rp:push:due") == 0
+
+
+async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
+    store: Store, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uid,) = await submit(store, asks={"webhooks": Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")})
+    claimed = await claim(store, uid)
+    await store.rollouts.finish(claimed, result_of(claimed))
+
+    async def die(*_: object) -> None:
+        raise KeyError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deletion, "_delete_rollouts", die)
+        with pytest.raises(KeyError):
+            await store.batches.delete(uid.rpartition("-")[0])
+    assert (await store.reconciliation.run_once()).deleted == 1
+    assert await store.rollouts.view(uid, OWNER) is None
+
+
+async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> None:
+    store = Store.open(redis_url, secrets=SecretStore([Fernet.generate_key().decode()], source="the test"))
+    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+    uids = await submit(store, 3, asks={"webhooks": to})
+    for uid in uids:
+        await store.rollouts.cancel(uid)
+    await Pushes(store).take(3, lease_s=60)
+    await Pushes(store).settle(due_push(uids[0]), "delivered")
+    for _ in range(2):
+        await Pushes(store).settle(due_push(uids[1]), "dead")
+    await Pushes(store).settle(due_push(uids[2]), "retry", retry_in_s=60)
+    standing = await store.totals.read()
+    assert standing.gauges["pushes_pending"] == 1
+    assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}
+    await store.close()
+
+
+async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: Any) -> None:
+    async def push(store: Store) -> None:
+        pushes = Pushes(store)
+        for n, one in enumerate(await pushes.take(200, lease_s=60)):
+            await pushes.settle(one, ("delivered", "dead", "retry")[n % 3], retry_in_s=60)
+
+    batches = await run_some_hundred(store, 0.001, {"webhooks": TO}, push)
+    await check_nothing_is_left(store, raw, batches, {"rp:push:dead"})

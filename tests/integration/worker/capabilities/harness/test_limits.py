@@ -1,0 +1,104 @@
+"""What a door refuses, and what hostile programs can not do to others."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+import httpx
+from tests.support.harness import DoorProcess, LedPolicy, client, running_door
+from tests.support.open_sessions import opened
+from tests.support.pool import Pool, opened_pool
+
+from rolloutpool_common.rendering import ChatTokenizer
+
+
+async def test_what_a_door_refuses(pool: Pool, door: DoorProcess, led_url: str) -> None:
+    session = await opened(pool, door, led_url, max_calls=2, max_mb=0.01)
+    other = await opened(pool, door, led_url)
+    body = {"model": "m", "messages": [{"role": "user", "content": "do 0"}]}
+    async with client(session.url, session.key) as http:
+        wrong = await http.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {other.key}"})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
+        older = session.key.replace("rp-1-", "rp-0-")
+        assert (await http.post("/v1/messages", json=body, headers={"x-api-key": older})).status_code == 401
+        image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+        refused = await http.post("/v1/chat/completions", json={**body, "messages": [image]})
+        assert refused.status_code == 400
+        assert "text only" in refused.json()["error"]["message"]
+        hosted = {**body, "tools": [{"type": "web_search_20250305", "name": "web_search"}], "max_tokens": 1}
+        refused = await http.post("/v1/messages", json=hosted)
+        assert refused.json()["type"] == "error"
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert (await http.post("/v1/chat/completions", content=b"no json")).status_code == 400
+        assert (await http.post("/v1/chat/completions", json=[])).status_code == 400
+        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "policy"
+        long = {**body, "messages": [{"role": "user", "content": "x" * 20_000}]}
+        assert (await http.post("/v1/chat/completions", json=long)).status_code == 413
+        for _ in range(2):
+            assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+        over = await http.post("/v1/chat/completions", json=body)
+        assert (over.status_code, over.json()["error"]["code"]) == (403, "session_ended")
+    await session.end()
+    await other.end()
+
+
+async def test_a_thousand_calls_at_once_are_bounded_and_harm_nobody(
+    pool: Pool, door: DoorProcess, led_url: str, led: LedPolicy
+) -> None:
+    """One session has at most so many open calls; another one beside it is served meanwhile."""
+    hostile = await opened(pool, door, led_url, max_calls_at_once=8, max_calls=10_000)
+    other = await opened(pool, door, led_url)
+    body = {"model": "m", "messages": [{"role": "user", "content": "do 0"}]}
+    headers = {"authorization": f"Bearer {hostile.key}"}
+    # httpx takes a minute of its own for so many requests that wait.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def call() -> tuple[int, str | None]:
+            async with http.post(f"{hostile.url}/v1/chat/completions", json=body, headers=headers) as reply:
+                return reply.status, reply.headers.get("retry-after")
+
+        calls = [asyncio.ensure_future(call()) for _ in range(1000)]
+        started = time.monotonic()
+        assert await other.program().run("do 1")
+        assert time.monotonic() - started < 20
+        replies = await asyncio.gather(*calls)
+    assert {status for status, _ in replies} == {200, 429}
+    assert all(wait for status, wait in replies if status == 429)
+    await hostile.end()
+    await other.end()
+
+
+async def test_large_and_endless_and_half_requests_are_bounded(redis_url: str, tokenizer: ChatTokenizer) -> None:
+    with running_door(
+        redis_url, ROLLOUTPOOL_DOOR_BODY_MB="1", ROLLOUTPOOL_DOOR_UPLOAD_SECONDS="1", ROLLOUTPOOL_HEAD_SECONDS="1"
+    ) as door:
+        async with opened_pool(redis_url) as pool:
+            session = await opened(pool, door, "http://127.0.0.1:9")
+            async with client(session.url, session.key) as http:
+                large = await http.post("/v1/chat/completions", content=b" " * 2_000_000)
+                assert large.status_code == 413
+
+                async def endless() -> AsyncIterator[bytes]:
+                    while True:
+                        yield b" "
+                        await asyncio.sleep(0.1)
+
+                # It is answered while the client still sends, which then may not read the answer any more.
+                started = time.monotonic()
+                with contextlib.suppress(httpx.TransportError):
+                    slow = await http.post("/v1/chat/completions", content=endless())
+                    assert slow.status_code == 400
+                    assert "too slowly" in slow.json()["error"]["message"]
+                assert time.monotonic() - started < 10
+                deep = b"[" * 100_000 + b"]" * 100_000
+                assert (await http.post("/v1/chat/completions", content=deep)).status_code == 400
+            host, port = door.url.removeprefix("http://").split(":")
+            halves = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+            for _, writer in halves:
+                writer.write(b"POST /s/x/v1/messages HTTP/1.1\r\nhost: x\r\n")
+            ended = [await asyncio.wait_for(reader.read(), 10) for reader, _ in halves]
+            for _, writer in halves:
+                writer.close()
+            assert all(b"408" in answer for answer in ended)

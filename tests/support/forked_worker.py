@@ -1,0 +1,153 @@
+"""Worker processes without the two seconds that their imports take: one process per pytest has them, and forks.
+
+1. The first worker of a pytest process starts the *server*, `python -m tests.support.forked_worker`, which imports what
+   a worker imports and then waits for orders on a socket.
+2. For each worker it forks. The child gets the order's environment and output, and then runs the worker's own `main`
+   with the order's arguments, as `python -m rolloutpool_worker` does.
+3. The server is the parent of its workers, so it is asked how they ended. They end with it, and it ends with pytest.
+
+The product's own fork server (`rolloutpool_common.process.fork_server`) can't stand here: it makes workers the children
+of the caller, and for that the caller takes over all orphans, also those whose end a test looks for.
+"""
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rolloutpool_common.process.launch import PR_SET_PDEATHSIG
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 65_536
+"""Bytes of an order: most of it is the environment."""
+
+
+class ForkedWorker:
+    """A worker that the server has forked; the part of `Popen` that tests of workers use."""
+
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> None:
+        """Starts it; its output is appended to a file."""
+        order = {"arguments": [*arguments], "env": {**env}, "output": str(output)}
+        self.pid: int = _Server.of_this_process().ask(order)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns `returncode`, after a look whether it has ended."""
+        if self.returncode is None:
+            self.returncode = _Server.of_this_process().ask({"ended": self.pid})
+        return self.returncode
+
+    def wait(self) -> int:
+        """Waits for its end."""
+        while (code := self.poll()) is None:
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _Server:
+    """The caller's side of the server."""
+
+    _running: "_Server | None" = None
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.getpid()
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),), process_group=0)
+        atexit.register(self._process.kill)
+
+    @classmethod
+    def of_this_process(cls) -> "_Server":
+        # A forked child of pytest must not ask in its place.
+        if cls._running is None or cls._running._pid != os.getpid():
+            cls._running = cls()
+        return cls._running
+
+    def ask(self, order: dict[str, Any]) -> Any:
+        self._socket.send(json.dumps(order).encode())
+        answer = self._socket.recv(LONGEST)
+        assert answer, "the server of forked workers has ended"
+        return json.loads(answer)
+
+
+def _serve(orders: socket.socket) -> dict[str, Any]:
+    """Answers orders; returns in each process that it forks, with its order."""
+    _end_with(os.getppid())
+    # What exists now is never collected, so that the collector does not touch, and thereby copy, the shared memory.
+    gc.collect()
+    gc.freeze()
+    ended: dict[int, int] = {}
+    while message := orders.recv(LONGEST):
+        order: dict[str, Any] = json.loads(message)
+        if (asked := order.get("ended")) is not None:
+            if asked not in ended:
+                pid, status = os.waitpid(asked, os.WNOHANG)
+                if pid:
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+            orders.send(json.dumps(ended.get(asked)).encode())
+        elif child := os.fork():
+            # By both, because either may be first.
+            os.setpgid(child, child)
+            orders.send(json.dumps(child).encode())
+        else:
+            return order
+    sys.exit(0)
+
+
+def _end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _become(order: dict[str, Any], server: int) -> None:
+    """Makes this forked process what the order says."""
+    _end_with(server)
+    os.setpgid(0, 0)
+    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.path[:0] = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.argv[1:] = order["arguments"]
+
+
+def main(inherited: int) -> None:
+    """Imports what a worker needs, and forks workers; in each of them, runs it."""
+    from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+    from rolloutpool_worker.__main__ import main as run_worker
+    from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
+    from rolloutpool_worker.queue import app  # noqa: F401
+
+    # Much of transformers is imported at the first load only.
+    load_tokenizer(TINY)
+    server = os.getpid()
+    with socket.socket(fileno=inherited) as orders:
+        order = _serve(orders)
+    _become(order, server)
+    run_worker()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

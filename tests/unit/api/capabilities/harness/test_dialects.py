@@ -1,0 +1,245 @@
+"""The three dialects: what is written to a program, and given back by it, is read as what the policy has said."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutpool_api.capabilities.harness.dialects.base import AgentReply, CallRefused, Dialect
+from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
+from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
+from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
+from rolloutpool_common.capabilities.harness.given_calls import given_id
+from rolloutpool_common.protocol.messages import TEXT_MESSAGES
+from rolloutpool_worker.capabilities.harness.lines import Lines, shape_of
+
+Message = dict[str, Any]
+DIALECTS: Mapping[str, Dialect] = {
+    "chat": ChatDialect(),
+    "responses": ResponsesDialect(),
+    "messages": MessagesDialect(),
+}
+FUNCTION = {"name": "shell", "description": "Runs it.", "parameters": {"type": "object", "properties": {}}}
+TOOLS = {
+    "chat": [{"type": "function", "function": FUNCTION}],
+    "responses": [{"type": "function", **FUNCTION}],
+    "messages": [{"name": "shell", "description": "Runs it.", "input_schema": FUNCTION["parameters"]}],
+}
+ALL = pytest.mark.parametrize("name", list(DIALECTS))
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.text() | st.just("arguments"), json_values, max_size=3)
+arguments = (
+    objects.map(json.dumps)
+    | json_values.map(lambda value: json.dumps(value, ensure_ascii=False))
+    | st.text()
+    | st.sampled_from(["", " ", "{", '{"a": NaN}', '{"a":1,"a":2}', '{"x": "\\ud800"}', "[" * 300 + "]" * 300, "\r\n"])
+)
+texts = st.text() | st.sampled_from(["", "\n\n", "a\r\nb", "  x  ", "é\u2028", "<|im_end|>"])
+
+
+@st.composite
+def policy_messages(draw: st.DrawFn) -> Message:
+    """A turn of the policy."""
+    calls = [
+        {"id": f"own{place}", "type": "function", "function": {"name": "shell", "arguments": one}}
+        for place, one in enumerate(draw(st.lists(arguments, max_size=3)))
+    ]
+    text, reasoning = draw(texts), draw(texts)
+    more = {"reasoning_content": reasoning} if reasoning else {}
+    return {"role": "assistant", "content": text or None, "tool_calls": calls or None, "tool_call_id": None, **more}
+
+
+def reply_of(message: Message, n: int) -> AgentReply:
+    """The reply as a worker keeps it, and a door reads it."""
+    calls = [{**call, "id": given_id(n, place)} for place, call in enumerate(message["tool_calls"] or ())]
+    stored = {
+        "message": {**message, "tool_calls": calls},
+        "finish_reason": "stop",
+        "prompt_tokens": 1,
+        "sampled_tokens": 1,
+    }
+    return AgentReply.of("b-0", n, 0, orjson.loads(orjson.dumps(stored)))
+
+
+def as_javascript(value: Any) -> Any:
+    """A value as a program in JavaScript writes it, which knows no other number than a double."""
+    if isinstance(value, dict):
+        return {key: as_javascript(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [as_javascript(one) for one in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(float(value))
+    return value
+
+
+def written(name: str, reply: AgentReply, body: Mapping[str, Any], *, streamed: bool) -> list[dict[str, Any]]:
+    """What a program makes of a reply, as items of its history."""
+    dialect = DIALECTS[name]
+    request = dialect.read(body, drop=False)
+    if not streamed:
+        whole = json.loads(json.dumps(dialect.whole(reply, request)))
+        if name == "chat":
+            return [whole["choices"][0]["message"]]
+        return whole["output"] if name == "responses" else [{"role": "assistant", "content": whole["content"]}]
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for part in b"".join(dialect.events(reply, request)).decode().split("\n\n")
+        for line in part.split("\n")
+        if line.startswith("data: {")
+    ]
+    if name == "responses":
+        return [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    if name == "chat":
+        deltas = [choice["delta"] for event in events for choice in event["choices"]]
+        calls = [{**call} for delta in deltas for call in delta.get("tool_calls") or ()]
+        text = "".join(delta.get("content") or "" for delta in deltas)
+        return [{"role": "assistant", "content": text, "tool_calls": calls}]
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            delta = dict(event["delta"])
+            kind = delta.pop("type")
+            if kind == "input_json_delta":
+                blocks[-1]["input"] = json.loads(delta["partial_json"])
+            for key in delta.keys() & {"text", "thinking", "signature"}:
+                blocks[-1][key] = blocks[-1][key] + delta[key]
+    return [{"role": "assistant", "content": blocks}]
+
+
+def asked(name: str, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """A program's request."""
+    return {"tools": TOOLS[name], "input" if name == "responses" else "messages": history}
+
+
+def results(name: str, message: Message, n: int) -> list[dict[str, Any]]:
+    """What the program's tools say to a turn, or what its user says."""
+    ids = [given_id(n, place) for place, _ in enumerate(message["tool_calls"] or ())]
+    if not ids:
+        return [{"role": "user", "content": "go on"}]
+    if name == "chat":
+        return [{"role": "tool", "tool_call_id": id, "content": "done"} for id in ids]
+    if name == "responses":
+        return [{"type": "function_call_output", "call_id": id, "output": "done"} for id in ids]
+    blocks = [{"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": "done"}]} for id in ids]
+    return [{"role": "user", "content": blocks}]
+
+
+@ALL
+@given(
+    turns=st.lists(policy_messages(), min_size=1, max_size=4),
+    streamed=st.booleans(),
+    javascript=st.booleans(),
+    interleaved=st.booleans(),
+)
+def test_what_a_program_gives_back_continues_its_line(
+    name: str, turns: list[Message], streamed: bool, javascript: bool, interleaved: bool
+) -> None:
+    history: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+    lines = Lines()
+    for n, turn in enumerate(turns, 1):
+        request = DIALECTS[name].read(asked(name, history), drop=False)
+        TEXT_MESSAGES.validate_python(request.messages)
+        found = lines.find(n, n - 1, request.messages, request.tools, "t")
+        assert found.line.number == 1
+        lines.answered(found.line, n, n, turn)
+        given_back = written(name, reply_of(turn, n), asked(name, history), streamed=streamed)
+        if not given_back:
+            # A reply that says nothing at all has no item in Responses, so it cannot come back.
+            return
+        answers = results(name, turn, n)
+        said = as_javascript(given_back) if javascript else given_back
+        history += _interleaved(said, answers) if name == "responses" and interleaved else [*said, *answers]
+    assert len(lines.all) == 1
+
+
+def _interleaved(items: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each call of a turn with its result behind it."""
+    by_id = {one["call_id"]: one for one in answers if "call_id" in one}
+    pairs = [[item, *([by_id[item["call_id"]]] if item.get("call_id") in by_id else [])] for item in items]
+    return [*(one for pair in pairs for one in pair), *(one for one in answers if "call_id" not in one)]
+
+
+@ALL
+def test_thinking_comes_back_or_not(name: str) -> None:
+    """It is no part of a message's shape, and nothing of it is read."""
+    turn = {"role": "assistant", "content": "yes", "tool_calls": None, "reasoning_content": "hm"}
+    body = asked(name, [{"role": "user", "content": "hello"}])
+    back = written(name, reply_of(turn, 1), body, streamed=False)
+    read = DIALECTS[name].read(asked(name, [{"role": "user", "content": "hello"}, *back]), drop=False).messages
+    assert [shape_of(one) for one in read[1:]] == [shape_of(turn)]
+    assert "hm" not in str(read)
+
+
+@ALL
+def test_parts_of_text_are_one_text(name: str) -> None:
+    kind = "input_text" if name == "responses" else "text"
+    parts = [{"type": kind, "text": "a\r\n", "cache_control": {"type": "ephemeral"}}, {"type": kind, "text": "b"}]
+    read = DIALECTS[name].read(asked(name, [{"role": "user", "content": parts}]), drop=False).messages
+    assert read[0]["content"] == ("a\r\n\nb" if name == "messages" else "a\r\nb")
+
+
+@pytest.mark.parametrize("given", [{"command": "ls"}, None], ids=["object", "null"])
+def test_arguments_that_are_an_object_are_not_lost(given: object) -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "shell", "arguments": given}}
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "x", "content": "ok"},
+    ]
+    read = DIALECTS["chat"].read(asked("chat", history), drop=False).messages
+    assert json.loads(read[1]["tool_calls"][0]["function"]["arguments"]) == (given or {})
+    items = [history[0], {"type": "function_call", "call_id": "x", "name": "shell", "arguments": given}]
+    read = DIALECTS["responses"].read(asked("responses", items), drop=False).messages
+    assert json.loads(read[1]["tool_calls"][0]["function"]["arguments"]) == (given or {})
+
+
+def test_arguments_that_are_nothing_of_the_kind_are_refused() -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "shell", "arguments": [1]}}
+    with pytest.raises(CallRefused, match="neither text nor an object"):
+        DIALECTS["chat"].read(asked("chat", [{"role": "assistant", "tool_calls": [call]}]), drop=False)
+
+
+def test_calls_of_two_turns_stay_two_turns() -> None:
+    """Only the ids that a session has given say which calls were one turn."""
+
+    def items(first: str, second: str) -> list[dict[str, Any]]:
+        return [
+            {"role": "user", "content": "hello"},
+            {"type": "function_call", "call_id": first, "name": "shell", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": first, "output": "ok"},
+            {"type": "function_call", "call_id": second, "name": "shell", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": second, "output": "ok"},
+        ]
+
+    for first, second, roles in (
+        ("call_1_0", "call_1_1", ["user", "assistant", "tool", "tool"]),
+        ("call_1_0", "call_2_0", ["user", "assistant", "tool", "assistant", "tool"]),
+        ("a", "b", ["user", "assistant", "tool", "assistant", "tool"]),
+    ):
+        read = DIALECTS["responses"].read(asked("responses", items(first, second)), drop=False).messages
+        assert [one["role"] for one in read] == roles
+
+
+@ALL
+@given(
+    body=st.dictionaries(st.sampled_from(["messages", "input", "tools", "system", "instructions", "n"]), json_values)
+)
+def test_odd_requests_are_read_or_refused(name: str, body: dict[str, Any]) -> None:
+    try:
+        request = DIALECTS[name].read(body, drop=True)
+    except CallRefused:
+        return
+    assert all(one["role"] in {"system", "user", "assistant", "tool"} for one in request.messages)

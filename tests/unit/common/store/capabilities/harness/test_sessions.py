@@ -1,0 +1,231 @@
+"""The calls of sessions in Redis: what is a repetition, who is woken, and what ends them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.batches import claim, result_of, submit
+
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
+from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.stored import Harness
+from rolloutpool_common.capabilities.harness.wire import SessionEnd
+from rolloutpool_common.outcomes import Failure
+from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_common.store.answers import named
+
+REPLY = {"message": {"role": "assistant", "content": "8"}, "finish_reason": "stop"}
+DOOR = "door:1"
+
+
+class Session:
+    """A claimed rollout with a harness, and a door that calls for it."""
+
+    def __init__(self, store: Store, opened: OpenSession, claimed: Claim) -> None:
+        self.store, self.opened, self.claim = store, opened, claimed
+        self.sessions = Sessions(store)
+        self.uid = opened.uid
+
+    async def take(self, text: str = "hello", holder: str = f"{DOOR} s1 1", **options: Any) -> TakenCall:
+        call = ModelCall([{"role": "user", "content": text}], [])
+        given = {"place": 1, "request_id": "", "repeats": False, **options}
+        place = given.pop("place")
+        return await self.sessions.take(self.opened, place, call, holder=holder, **given)
+
+    async def answer(self, n: int) -> int:
+        return await self.sessions.answer(self.claim, n, REPLY)
+
+    async def release(self, seconds: float) -> None:
+        """Gives the rollout back, to wait for the next call."""
+        await self.store.rollouts.give_back(
+            self.claim, clean=True, counter="capacity", delay_s=seconds, why="SessionIdle"
+        )
+
+    async def claim_again(self) -> None:
+        self.claim = await claim(self.store, self.uid)
+
+    async def reconcile(self) -> None:
+        """Does what the reconciler does for sessions, if it has to."""
+
+        async def settle(batch_id: str, index: int, failure: Failure) -> bool:
+            raise AssertionError((batch_id, index, failure))
+
+        lead = named(await self.store.connection.script("lead", "api", 10_000))
+        if b"harness" in lead["chores"]:
+            await Harness().tidy(self.store.connection, settle)
+
+    async def delayed(self) -> bool:
+        return await self.store.connection.redis.zscore("rp:delayed", self.uid) is not None
+
+
+async def opened(store: Store, **choice: Any) -> Session:
+    shared = {"harness": choice or {"external": True}, "grader": {"name": "judge"}}
+    (uid,) = await submit(store, shared=shared, asks={"harness": True, "grading": True})
+    found = await Sessions(store).open(uid)
+    assert found is not None
+    await Sessions(store).beat(DOOR, "s1")
+    return Session(store, found, await claim(store, uid))
+
+
+@pytest.fixture
+async def session(store: Store) -> Session:
+    return await opened(store)
+
+
+async def test_what_arrives_twice_is_one_call(session: Session) -> None:
+    """The answer of the script was lost, and the connection sends it once more."""
+    assert (await session.take(holder=f"{DOOR} s1 1")).n == 1
+    assert (await session.take(holder=f"{DOOR} s1 1")).n == 1
+    assert (await session.take(holder=f"{DOOR} s1 2")).n == 2
+
+
+async def test_a_repetition_finds_the_call_that_was_cut_and_not_one_that_waits(session: Session) -> None:
+    first, second = f"{DOOR} s1 1", f"{DOOR} s1 2"
+    assert [(await session.take(holder=one)).n for one in (first, second)] == [1, 2]
+    await session.sessions.hear(session.uid, 2, second, taken=False)
+    assert (await session.take(holder=f"{DOOR} s1 3", repeats=True)).n == 2
+
+
+async def test_an_older_connection_that_ends_says_nothing_of_the_one_that_holds_the_call(session: Session) -> None:
+    """The program repeats its call while the door has not noticed yet that the first connection is gone."""
+    first, second = f"{DOOR} s1 1", f"{DOOR} s1 2"
+    await session.take(holder=first)
+    await session.take(holder=second, repeats=True)
+    await session.sessions.hear(session.uid, 1, first, taken=False)
+    await session.answer(1)
+    await session.sessions.hear(session.uid, 1, second, taken=True)
+    assert (await session.take(holder=f"{DOOR} s1 3")).n == 2
+
+
+async def test_calls_of_a_door_that_was_started_again_are_cut(session: Session) -> None:
+    await session.take(holder=f"{DOOR} s1 1")
+    await session.sessions.beat(DOOR, "s2")
+    assert (await session.take(holder=f"{DOOR} s2 1")).n == 1
+
+
+async def test_a_program_that_was_started_again_gets_the_replies_that_it_had(store: Store) -> None:
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    await session.sessions.take_place("t1", 15)
+    await session.take(holder=f"{DOOR} s1 1")
+    await session.answer(1)
+    await session.sessions.hear(session.uid, 1, f"{DOOR} s1 1", taken=True)
+    await store.connection.redis.hset(f"rp:rollout:{session.uid}:session", "place", 2)
+    assert (await session.take(place=1)).outcome == "place"
+    taken = await session.take(place=2, holder=f"{DOOR} s1 2")
+    assert (taken.n, taken.reply) == (1, REPLY)
+    await session.sessions.hear(session.uid, 1, f"{DOOR} s1 2", taken=True)
+    assert (await session.take(place=2, holder=f"{DOOR} s1 3")).n == 2
+
+
+async def test_with_restart_it_gets_none_of_them_also_not_of_calls_that_were_cut(store: Store) -> None:
+    session = await opened(store, command=["x"], on_death="restart")
+    await session.sessions.want_place(session.claim, reuse=False)
+    await session.take(holder=f"{DOOR} s1 1")
+    await session.sessions.hear(session.uid, 1, f"{DOOR} s1 1", taken=False)
+    await store.connection.redis.hset(f"rp:rollout:{session.uid}:session", "place", 2)
+    assert (await session.take(place=2, holder=f"{DOOR} s1 2", repeats=True)).n == 2
+
+
+async def test_a_call_ends_the_wait_of_a_session_that_was_given_back(session: Session) -> None:
+    assert await session.sessions.idle(session.claim, 0, 900) == 900
+    await session.release(900)
+    assert await session.delayed()
+    await session.take()
+    assert not await session.delayed()
+    await session.claim_again()
+    assert await session.sessions.idle(session.claim, 0, 900) < 0
+
+
+async def test_a_call_while_its_worker_gives_it_back_is_looked_after(session: Session) -> None:
+    assert await session.sessions.idle(session.claim, 0, 900) == 900
+    await session.take()
+    await session.release(900)
+    await session.sessions.look_after(session.uid, 1)
+    assert not await session.delayed()
+
+
+async def test_an_end_while_its_worker_gives_it_back_is_not_lost(session: Session) -> None:
+    """Nobody asks for an end again, so the reconciler has to see it."""
+    assert await session.sessions.idle(session.claim, 0, 900) == 900
+    assert await session.sessions.end(session.uid, SessionEnd(reward=1.0)) == "ok"
+    await session.release(900)
+    await session.reconcile()
+    assert not await session.delayed()
+    assert await session.store.connection.redis.exists("rp:sessions:ended") == 0
+
+
+async def test_a_program_s_end_while_its_worker_gives_it_back_is_not_lost(store: Store) -> None:
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    assert await session.sessions.idle(session.claim, 0, 900) == 900
+    assert await session.sessions.leave_place(place, SessionEnd())
+    await session.release(900)
+    await session.reconcile()
+    assert not await session.delayed()
+
+
+async def test_an_end_that_its_worker_sees_leaves_nothing_behind(session: Session) -> None:
+    assert await session.sessions.idle(session.claim, 0, 900) == 900
+    assert await session.sessions.end(session.uid, SessionEnd()) == "ok"
+    await session.store.rollouts.finish(session.claim, result_of(session.claim))
+    assert await session.store.connection.redis.exists("rp:sessions:ended") == 0
+
+
+async def test_the_wait_for_a_runner_is_no_silence_of_the_program(store: Store) -> None:
+    """A thousand sessions may wait for the ten places that there are, for longer than a program may be silent."""
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    assert await session.sessions.idle(session.claim, 0, 0.2) == 0.2
+    await asyncio.sleep(0.3)
+    assert await session.sessions.idle(session.claim, 0, 0.2) == 0.2
+    await asyncio.sleep(0.3)
+    assert await session.sessions.take_place("t1", 15) is not None
+    # From now on it counts.
+    assert 0 < await session.sessions.idle(session.claim, 0, 0.2) <= 0.2
+    await asyncio.sleep(0.3)
+    assert await session.sessions.idle(session.claim, 0, 0.2) == 0
+
+
+async def test_a_session_that_waits_for_its_grade_takes_no_call_and_needs_no_program(store: Store) -> None:
+    """It ended by a limit while a call waited. Its group's other programs may need the runner meanwhile."""
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    assert (await session.take()).n == 1
+    await KeptRollouts(store).begin(session.claim, result_of(session.claim), seconds=60, group=None, attachments=b"")
+    assert (await session.sessions.look_after(session.uid, 1)).outcome == "over"
+    assert (await session.take("other")).outcome == "over"
+    assert not await session.sessions.hold_place(place, 15)
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [({"max_calls": 1}, "calls"), ({"max_calls_at_once": 1}, "at_once"), ({"max_mb": 0.0003}, "bytes")],
+)
+async def test_limits_hold_for_new_calls_and_not_for_repetitions(
+    store: Store, limit: dict[str, Any], outcome: str
+) -> None:
+    session = await opened(store, external=True, **limit)
+    assert (await session.take()).n == 1
+    assert (await session.take("x" * 300, holder=f"{DOOR} s1 2")).outcome == outcome
+    assert (await session.take(holder=f"{DOOR} s1 3", repeats=True)).n == 1
+
+
+async def test_what_is_kept_of_a_session_goes_with_its_batch(session: Session) -> None:
+    await session.take()
+    await session.answer(1)
+    redis, uid = session.store.connection.redis, session.uid
+    await session.store.rollouts.finish(session.claim, result_of(session.claim))
+    kept = [part for part in Harness.rollout_parts if await redis.exists(f"rp:rollout:{uid}:{part}")]
+    assert kept == ["session"]
+
+
+async def test_calls_whose_rollout_ends_while_they_are_read_are_lost_with_the_claim(session: Session) -> None:
+    await session.take()
+    await session.store.connection.redis.delete(f"rp:rollout:{session.uid}:said")
+    with pytest.raises(ClaimLost):
+        await session.sessions.read(session.claim, 0, {})

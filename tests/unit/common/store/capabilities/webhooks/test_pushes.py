@@ -1,0 +1,224 @@
+"""A result of a batch with delivery is due until it is delivered or dead, and leased to one pusher at a time."""
+
+from typing import Any
+
+import pytest
+from tests.support.batches import OWNER, claim, result_of, submit, uids_of
+from tests.support.pushes import due_push
+from tests.support.served_clock import ServedClock
+from tests.unit.common.store.test_leases import LEASE, leased, left_s
+
+from rolloutpool_common.capabilities.webhooks import pushes
+from rolloutpool_common.capabilities.webhooks.pushes import DuePush, Pushes
+from rolloutpool_common.capabilities.webhooks.stored import Webhooks
+from rolloutpool_common.capabilities.webhooks.wire import Delivery
+from rolloutpool_common.store import BatchDeleted, Store
+
+TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+
+
+@pytest.fixture
+def raw(store: Store) -> Any:
+    """The server itself."""
+    return Pushes(store)._redis
+
+
+@pytest.fixture
+async def uid(store: Store) -> str:
+    """A rollout that has ended and is to be pushed."""
+    (ended,) = await submit(store, asks={"webhooks": TO})
+    claimed = await claim(store, ended)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    return ended
+
+
+async def test_a_leased_push_is_not_given_to_another(store: Store, other: Store, uid: str) -> None:
+    assert await Pushes(store).take(9, lease_s=60) == [DuePush(uid, 1, f"{OWNER} {TO.callback_url}", 0)]
+    assert await Pushes(other).take(9, lease_s=60) == []
+
+
+async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Store, uid: str) -> None:
+    await Pushes(store).take(9, lease_s=0)
+    assert await Pushes(other).take(9, lease_s=0) == [DuePush(uid, 2, f"{OWNER} {TO.callback_url}", 0)]
+
+
+async def test_a_delivered_push_is_counted_and_never_due_again(store: Store, uid: str) -> None:
+    (push,) = await Pushes(store).take(9, lease_s=60)
+    await Pushes(store).settle(push, "delivered")
+    assert await Pushes(store).take(9, lease_s=0) == []
+    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
+    assert status is not None
+    assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1}
+
+
+async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store, uid: str) -> None:
+    (push,) = await Pushes(store).take(9, lease_s=60)
+    await store.rollouts.cancel(uid)
+    await Pushes(store).settle(push, "retry")
+    assert await Pushes(store).take(9, lease_s=0) == []
+
+
+async def test_a_dead_push_is_listed(store: Store, uid: str) -> None:
+    (push,) = await Pushes(store).take(9, lease_s=60)
+    await Pushes(store).settle(push, "dead")
+    assert uid in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
+
+
+async def due(store: Store, url: str, count: int, owner: str = OWNER) -> list[str]:
+    """The uids of a batch with this webhook, whose rollouts have all ended."""
+    uids = await submit(store, count, asks={"webhooks": Delivery(callback_url=url, secret="long enough")}, owner=owner)
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    return uids
+
+
+async def test_no_receiver_gets_more_than_its_share(store: Store) -> None:
+    many = await due(store, "https://Hangs.example:8443/A?b=c", 6)
+    few = await due(store, "http://good.example", 2)
+    hangs, good = f"{OWNER} https://hangs.example:8443/A", f"{OWNER} http://good.example"
+    taken = await Pushes(store).take(9, lease_s=60, share=4, busy={hangs: 1})
+    assert [push.receiver for push in taken] == [hangs] * 3 + [good] * 2
+    assert {push.uid for push in taken} <= {*many, *few}
+    assert await Pushes(store).take(9, lease_s=60, share=4, busy={hangs: 4}) == []
+    assert len(await Pushes(store).take(9, lease_s=60)) == 3
+
+
+async def test_another_path_and_another_owner_of_a_host_have_shares_of_their_own(store: Store) -> None:
+    await due(store, "http://one.example/hangs", 4)
+    path = await due(store, "http://one.example/good", 1)
+    owner = await due(store, "http://one.example/hangs", 1, owner="other")
+    taken = await Pushes(store).take(9, lease_s=60, share=2, busy={f"{OWNER} http://one.example/hangs": 2})
+    assert [push.uid for push in taken] == [*path, *owner]
+
+
+async def test_an_owner_with_many_receivers_leaves_room_for_others(store: Store) -> None:
+    for path in range(4):
+        await due(store, f"http://one.example/{path}", 2)
+    other = await due(store, "http://two.example/", 2, owner="other")
+    taken = await Pushes(store).take(99, lease_s=60, share=2, owner_share=3)
+    assert [push.uid for push in taken][3:] == other
+    assert len(taken) == 5
+
+
+async def test_a_long_row_of_pushes_for_one_receiver_hides_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "LOOK_AT", 3)
+    busy = {f"{OWNER} http://hangs.example/": 1}
+    hidden = await due(store, "http://hangs.example/", 7)
+    (good,) = await due(store, "http://good.example/", 1)
+    looks = [await Pushes(store).take(9, lease_s=60, share=1, busy=busy) for _ in range(4)]
+    assert [push.uid for look in looks for push in look] == [good]
+    assert {push.uid for push in await Pushes(store).take(2, lease_s=60)} <= {*hidden}
+
+
+async def test_a_receiver_that_is_down_is_left_alone_then_tried_by_one_push_and_then_gets_all(
+    store: Store, raw: Any
+) -> None:
+    uids = await due(store, "http://down.example/", 5)
+    other = await due(store, "http://up.example/", 1)
+    first = await Pushes(store).take(3, lease_s=60)
+    for push in first:
+        await Pushes(store).settle(push, "down", retry_in_s=600)
+    # What was not under way waits with the others.
+    assert [push.uid for push in await Pushes(store).take(9, lease_s=60)] == other
+
+    async def later() -> None:
+        (down,) = await raw.keys("rp:push:down:*")
+        assert await raw.hget(down, "failures") == b"1", "three that failed together are one failure"
+        await raw.hset(down, "next_ms", 1)
+        for uid in uids:
+            await raw.zadd("rp:push:due", {uid: 1})
+
+    await later()
+    (probe,) = await Pushes(store).take(9, lease_s=60, share=8)
+    assert (probe.failures, probe.receiver) == (1, first[0].receiver)
+    assert await Pushes(store).take(9, lease_s=60, share=8, busy={probe.receiver: 1}) == []
+    await Pushes(store).settle(probe, "delivered")
+    assert len(await Pushes(store).take(9, lease_s=60, share=8)) == 4
+
+
+async def test_many_pushes_for_a_receiver_that_is_down_hide_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "LOOK_AT", 3)
+    await due(store, "http://down.example/", 20)
+    (first,) = await Pushes(store).take(1, lease_s=60)
+    await Pushes(store).settle(first, "down", retry_in_s=600)
+    (good,) = await due(store, "http://good.example/", 1)
+    assert [push.uid for push in await Pushes(store).take(9, lease_s=60)] == [good]
+
+
+async def test_all_pushes_of_a_batch_can_be_made_due_again(store: Store) -> None:
+    uids = await due(store, "http://down.example/", 4)
+    one, two, three, _ = await Pushes(store).take(4, lease_s=60)
+    await Pushes(store).settle(one, "delivered")
+    await Pushes(store).settle(two, "dead")
+    await Pushes(store).settle(three, "down", retry_in_s=600)
+    batch_id = uids[0].rpartition("-")[0]
+    assert two.uid in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
+    assert await Pushes(store).retry(batch_id, 4) == 3
+    assert await Pushes(store).retry(batch_id, 4) == 3
+    assert two.uid not in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
+    status = await store.batches.status(batch_id, OWNER)
+    assert status is not None
+    assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1, "pending": 3}
+    assert {push.uid for push in await Pushes(store).take(9, lease_s=60)} == {*uids} - {one.uid}
+
+
+async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(store: Store, raw: Any) -> None:
+    uids = await due(store, "http://up.example/", 3)
+    batch_id = uids[0].rpartition("-")[0]
+    last = (await store.batches.results(batch_id, "0", 2)).next_cursor
+    # Its deletion has begun, and has not come to the last rollout yet.
+    await raw.hset(f"rp:batch:{batch_id}", "deleting", 1)
+    for cursor in ("0", last):
+        with pytest.raises(BatchDeleted):
+            await store.batches.results(batch_id, cursor, 2)
+
+
+async def test_a_batch_is_kept_once_for_its_pushes_and_the_repeated_call_says_so_too(store: Store, raw: Any) -> None:
+    (uid,) = await due(store, "http://up.example/", 1)
+    batch_id = uid.rpartition("-")[0]
+    await raw.zadd("rp:ended", {batch_id: 1})
+    assert await Webhooks().holds(store.connection, batch_id)
+    # The same call again, because its answer was lost: "not kept" would delete what waits.
+    assert await Webhooks().holds(store.connection, batch_id)
+    # That day is over.
+    await raw.zadd("rp:ended", {batch_id: 1})
+    assert not await Webhooks().holds(store.connection, batch_id)
+    await raw.zadd("rp:ended", {batch_id: 4e12})
+    (push,) = await Pushes(store).take(9, lease_s=60)
+    await Pushes(store).settle(push, "delivered")
+    # The last push lets it go.
+    assert await raw.zscore("rp:ended", batch_id) < 4e12
+
+
+async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(store: Store) -> None:
+    done, running, waiting = await submit(store, 3, asks={"webhooks": TO})
+    finished = await claim(store, done)
+    await store.rollouts.finish(finished, result_of(finished))
+    held = await claim(store, running)
+    assert await store.batches.cancel(done.rpartition("-")[0]) == 2
+    assert {push.uid for push in await Pushes(store).take(10, lease_s=10)} == {running, waiting}
+    assert (await store.workers.beat("w1", running=1, tokenizers={}))[1] == [held.token]
+    status = await store.batches.status(done.rpartition("-")[0], OWNER)
+    assert status is not None
+    assert status.delivery == {"pending": 2, "stopped": 1}
+
+
+async def test_an_accepted_push_is_a_read(store: Store) -> None:
+    reconciler = ServedClock(store)
+    await reconciler.tick()
+    batch = await leased(
+        store, asks={"webhooks": Delivery(callback_url="http://127.0.0.1:9/hook", secret="whsec_12345678")}
+    )
+    held = await claim(store, uids_of(batch)[0])
+    await store.rollouts.finish(held, result_of(held))
+    await reconciler.seconds(20)
+    await Pushes(store).take(10, lease_s=5.0)
+    await Pushes(store).settle(due_push(held.uid), "retry")
+    assert await left_s(store, batch) < 11
+    await Pushes(store).settle(due_push(held.uid), "delivered")
+    assert await left_s(store, batch) == LEASE

@@ -1,0 +1,172 @@
+"""What lines of talk are, and which sampled tokens are trained."""
+
+import time
+from collections.abc import Collection, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.api_documents import result as result_document
+from tests.unit.worker.capabilities.harness.test_lines import SHELL, USER, Message, given_back, result_of, said
+
+from rolloutpool_common.capabilities.harness.wire import TRAINED, LineKind
+from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.tokens.samples import SampleSegment
+from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
+from rolloutpool_worker.capabilities.harness.report import complete, cut_after, judge
+
+DONE = said("assistant", "Done.")
+
+
+class Talk:
+    """A session whose calls are answered one after the other."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.n = 0
+
+    def call(self, *history: Message, tools: str = "t", reply: Message = SHELL) -> tuple[TalkLine, list[Message]]:
+        """Calls, and returns the line and the history with the reply."""
+        self.n += 1
+        line = self.lines.find(self.n, self.n - 1, history, [tools] if tools else [], tools).line
+        self.lines.answered(line, self.n, self.n, reply)
+        return line, [*history, given_back(reply, self.n)]
+
+    def kinds(self, lost: Collection[int] = ()) -> list[tuple[str, int | None, int]]:
+        judged = judge(self.lines.all, lost)
+        return [(one.kind, None if one.parent is None else one.parent.number, one.turns) for one in judged]
+
+
+def sample_of(turns: Sequence[int], first: int = 1, version: int = 0) -> Sample:
+    """One sample: turns of so many sampled ids, with two ids between them."""
+    segments: list[SampleSegment] = []
+    at = 0
+    for turn, n in enumerate(turns, first):
+        if segments:
+            segments.append(SampleSegment(kind="prompt", start=at, n=2, turn=turn - 1))
+            at += 2
+        segments.append(SampleSegment(kind="sampled", start=at, n=n, turn=turn, policy_version=str(version + turn)))
+        at += n
+    mask = [0] * at
+    for segment in segments:
+        if segment.kind == "sampled":
+            mask[segment.start : segment.start + segment.n] = [1] * segment.n
+    return Sample(
+        prompt_ids=[7],
+        response_ids=list(range(at)),
+        response_mask=mask,
+        response_logprobs=[-0.5] * at,
+        segments=segments,
+        version_min=version + first,
+        version_max=version + first + len(turns) - 1,
+    )
+
+
+def result_with(samples: Sequence[Sample]) -> RolloutResult:
+    return RolloutResult.model_validate(result_document(0)).model_copy(update={"samples": list(samples)})
+
+
+def test_a_session_without_a_call_has_no_lines() -> None:
+    assert judge([]) == []
+
+
+def test_a_session_without_tools_has_a_main_line() -> None:
+    talk = Talk()
+    _, history = talk.call(USER, tools="", reply=DONE)
+    talk.call(*history, USER, tools="", reply=DONE)
+    assert talk.kinds() == [("main", None, 2)]
+
+
+def test_a_dropped_reply_and_what_follows() -> None:
+    talk = Talk()
+    _, history = talk.call(USER)
+    _, history = talk.call(*history, result_of(1), reply=DONE)
+    talk.call(*history[:-1], said("user", "no"), reply=DONE)
+    assert talk.kinds() == [("main", None, 1), ("continuation", 1, 1)]
+
+
+def test_after_a_compaction_all_of_the_line_before_is_trained() -> None:
+    talk = Talk()
+    _, history = talk.call(USER)
+    talk.call(*history, said("user", "summarise"), reply=DONE)
+    talk.call(said("user", "Done. Go on."), reply=DONE)
+    assert talk.kinds() == [("main", None, 2), ("continuation", 1, 1)]
+
+
+def test_a_sub_agent_and_a_title() -> None:
+    talk = Talk()
+    _, history = talk.call(USER)
+    talk.call(said("system", "child"), USER, reply=DONE)
+    talk.call(said("system", "title"), USER, tools="", reply=DONE)
+    talk.call(*history, result_of(1), reply=DONE)
+    assert talk.kinds() == [("main", None, 2), ("child", None, 1), ("side", None, 1)]
+
+
+def test_what_a_program_said_that_died_leads_nowhere() -> None:
+    talk = Talk()
+    talk.call(USER)
+    talk.call(said("user", "again"), reply=DONE)
+    assert talk.kinds(lost={2})[0] == ("main", None, 1)
+
+
+def test_a_sample_ends_with_its_last_kept_turn() -> None:
+    whole = sample_of([3, 4, 5])
+    cut = cut_after(whole, 2)
+    assert cut is not None
+    assert (len(cut.response_ids), sum(cut.response_mask), len(cut.response_logprobs)) == (9, 7, 9)
+    assert [segment.turn for segment in cut.segments] == [1, 1, 2]
+    assert (cut.version_min, cut.version_max) == (1, 2)
+    assert cut_after(whole, 3) is whole
+    assert cut_after(sample_of([1], first=3), 2) is None
+
+
+@given(st.data())
+def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> None:
+    talk = Talk()
+    histories: list[list[Message]] = [[USER], [said("system", "child"), USER]]
+    for _ in range(data.draw(st.integers(0, 10))):
+        history = list(data.draw(st.sampled_from(histories)))
+        if history[-1]["role"] == "assistant":
+            history.append(data.draw(st.sampled_from([USER, result_of(talk.n)])))
+        reply, tools = data.draw(st.sampled_from([SHELL, DONE])), data.draw(st.sampled_from(["t", "t", "", "other"]))
+        histories.append(talk.call(*history, tools=tools, reply=reply)[1])
+    samples: list[Sample] = []
+    samples_of, tokens = [], []
+    for line in talk.lines.all:
+        # A drift has begun another sample after some of its turns.
+        turns = data.draw(st.lists(st.integers(1, 3), min_size=len(line.replies), max_size=len(line.replies)))
+        drift = data.draw(st.integers(0, len(turns)))
+        own = [sample_of(part, first) for part, first in ((turns[:drift], 1), (turns[drift:], drift + 1)) if part]
+        samples += own
+        samples_of.append(len(own))
+        tokens.append(sum(turns))
+    lost = data.draw(st.sets(st.integers(1, 10)))
+    kinds = data.draw(st.sampled_from([TRAINED, tuple(LineKind), (LineKind.MAIN,), ()]))
+    result = complete(result_with(samples), talk.lines.all, samples_of, kinds, calls=talk.n, lost=lost)
+    report = result.harness
+    assert report is not None
+    assert [line.tokens for line in report.lines] == tokens
+    assert [one for line in report.lines for one in line.samples] == list(range(len(result.samples)))
+    for told in report.lines:
+        kept = sum(sum(result.samples[place].response_mask) for place in told.samples)
+        assert (told.trained_tokens, kept + sum(told.left_out.values())) == (kept, told.tokens)
+        assert told.kind in kinds or not kept
+    assert sum(told.kind is LineKind.MAIN for told in report.lines) <= 1
+    for sample in result.samples:
+        assert len(sample.response_ids) == len(sample.response_mask) == len(sample.response_logprobs)
+        assert sum(segment.n for segment in sample.segments) == len(sample.response_ids)
+
+
+@pytest.mark.parametrize("begins", ["alike", "anew", "beside"])
+def test_thousands_of_lines_are_judged_in_time(begins: str) -> None:
+    """A program may begin a line with each of its calls, and its worker has other rollouts, too."""
+    lines = Lines()
+    system, calls = said("system", "s" * 10_000), 4000
+    for n in range(1, calls + 1):
+        replied = 0 if begins == "beside" else n - 1
+        text = "x" if begins == "alike" else f"x{n}"
+        line = lines.find(n, replied, [dict(system), said("user", text)], ["t"], "t").line
+        lines.answered(line, n, n, DONE)
+    started = time.monotonic()
+    assert len(judge(lines.all)) == calls
+    assert time.monotonic() - started < 5

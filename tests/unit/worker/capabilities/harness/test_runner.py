@@ -1,0 +1,79 @@
+"""What a runner does about programs that cannot be started, and about those whose runner has died."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.support.batches import claim, submit
+from tests.support.waiting import until
+
+from rolloutpool_common.capabilities.harness.sessions import Sessions
+from rolloutpool_common.capabilities.harness.wire import SessionEnd
+from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.harness.presets import Preset
+from rolloutpool_worker.capabilities.harness.runner import Runner
+from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, ProgramEnd, Runtime
+
+
+class Started:
+    """A runtime whose programs end at once."""
+
+    def __init__(self) -> None:
+        self.programs = 0
+
+    async def run(self, preset: Preset, values: Mapping[str, str]) -> ProgramEnd:
+        """Counts it."""
+        self.programs += 1
+        return ProgramEnd(0, "")
+
+
+async def end_of(
+    store: Store, uid: str, settings: RunnerSettings, runtime: Runtime, *, dead: bool = False
+) -> SessionEnd:
+    """How a session ends that a runner serves; `dead`: another one had its place, and is silent."""
+    sessions = Sessions(store)
+    await sessions.want_place(await claim(store, uid), reuse=True)
+    if dead:
+        assert await sessions.take_place("dead", 0.01) is not None
+        await asyncio.sleep(0.05)
+    running = asyncio.create_task(Runner(settings, store, runtime).run())
+
+    async def ended() -> SessionEnd | None:
+        return (await sessions.state(uid)).end
+
+    try:
+        return await until(ended, 5)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.mark.parametrize(("on_death", "programs"), [("replay", 1), ("restart", 1), ("fail", 0)])
+async def test_after_a_runner_that_died_the_program_is_started_again_unless_it_is_to_fail(
+    store: Store, on_death: str, programs: int
+) -> None:
+    (uid,) = await submit(store, shared={"harness": {"command": ["x"], "on_death": on_death}}, asks={"harness": True})
+    runtime, settings = Started(), RunnerSettings.model_validate({"redis_url": "redis://x"})
+    end = await end_of(store, uid, settings, runtime, dead=True)
+    assert (runtime.programs, end.failed is None) == (programs, programs == 1)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"command": ["/bin/echo", "{prompt}"]},
+        {"command": ["/bin/true"], "files": {"a\0": "x"}},
+        {"command": ["/bin/true"], "files": {"work": "x"}},
+        {"command": ["/bin/true", "x" * 3_000_000]},
+    ],
+    ids=["prompt", "file", "folder", "long"],
+)
+async def test_a_program_that_no_process_can_be_is_given_up_at_once(store: Store, choice: dict[str, Any]) -> None:
+    settings = RunnerSettings.model_validate({"redis_url": "redis://x", "runner_process": "unsafe"})
+    messages = [{"role": "user", "content": "a\0b"}]
+    (uid,) = await submit(store, shared={"harness": choice, "messages": messages}, asks={"harness": True})
+    end = await end_of(store, uid, settings, ProcessRuntime(settings))
+    assert end.failed is not None
+    assert "could not be started" in end.failed

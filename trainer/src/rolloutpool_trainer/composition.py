@@ -1,0 +1,62 @@
+"""Says what capabilities add to the client and to the commands. No other module here names one; none is slow to import.
+
+A *place* is a module and a name in it, with a colon between; it is imported when it is needed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rolloutpool_trainer.capabilities.grading.aio_batch import AsyncGradedBatch
+from rolloutpool_trainer.capabilities.grading.sync_batch import SyncGradedBatch
+from rolloutpool_trainer.capabilities.harness.aio_batch import AsyncHarnessBatch
+from rolloutpool_trainer.capabilities.harness.sync_batch import SyncHarnessBatch
+from rolloutpool_trainer.capabilities.webhooks import shown as webhooks
+from rolloutpool_trainer.capabilities.webhooks.aio_batch import AsyncPushedBatch
+from rolloutpool_trainer.capabilities.webhooks.submitted import PushedSubmit
+from rolloutpool_trainer.capabilities.webhooks.sync_batch import SyncPushedBatch
+
+if TYPE_CHECKING:
+    from rolloutpool_trainer.capabilities.webhooks.receiving import SignatureInvalid, verify_push
+
+__all__ = ["SignatureInvalid", "verify_push"]
+
+
+class AsyncBatchParts(AsyncHarnessBatch, AsyncGradedBatch, AsyncPushedBatch):
+    """Methods of a batch, for asyncio."""
+
+
+class SyncBatchParts(SyncHarnessBatch, SyncGradedBatch, SyncPushedBatch):
+    """Methods of a batch that block."""
+
+
+class SubmitOptions(PushedSubmit):
+    """Keyword arguments of `submit`."""
+
+
+COMMANDS = (
+    "rolloutpool_trainer.capabilities.grading.commands:regrade",
+    "rolloutpool_trainer.capabilities.harness.commands:agent",
+    "rolloutpool_trainer.capabilities.harness.commands:door",
+    "rolloutpool_trainer.capabilities.harness.commands:runner",
+)
+"""Commands of `rolloutpool`, by their places."""
+DOCUMENTS = {
+    "agent": "rolloutpool_common.protocol.result:RolloutResult",
+    "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
+}
+"""What they print with `--json`: by command, the place of its model."""
+COUNTS = {**webhooks.COUNTS}
+"""What the state of a batch shows: by the word that stands there, the field of `BatchStatus`."""
+LETTERS = {**webhooks.LETTERS}
+"""What is among the dead letters: by the word in front of a uid, the field of `DeadLetters`."""
+HOMES = {
+    "SignatureInvalid": "rolloutpool_trainer.capabilities.webhooks.receiving",
+    "verify_push": "rolloutpool_trainer.capabilities.webhooks.receiving",
+}
+"""Names that can be imported from `rolloutpool_trainer`, and their modules."""
+
+
+def by_place(place: str) -> Any:
+    """Imports what is at a place."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,47 @@
+"""A runner's settings."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rolloutpool_common.process.settings import ActorSettings, Names, split_names
+
+
+class RunnerSettings(ActorSettings):
+    """How one runner starts programs."""
+
+    runner_process: Literal["off", "bubblewrap", "docker", "unsafe"] = "off"
+    """How programs run on the runner's machine: each in a sandbox of bubblewrap; each in a container, by the command
+    `docker`; or `unsafe`, with the runner's own rights, where whoever may submit may do there what the runner may.
+    `off` starts none."""
+    runner_slots: int = Field(default=4, ge=1, le=1000)
+    """Programs that one runner runs at once."""
+    runner_memory_mb: int = Field(default=8192, ge=64)
+    """Address space of each process of a program, MB, or memory of its container; what wants more gets none."""
+    runner_file_mb: int = Field(default=1024, ge=1)
+    """Largest file that a program may write, MB."""
+    runner_pass: Names = ()
+    """Names of the runner's own variables that programs get too, separated by commas: a token for git, for example."""
+    runner_hide: Names = ()
+    """Directories that no program sees, separated by commas; needs bubblewrap."""
+    runner_places: Path | None = None
+    """Directory in which places are made; null takes the system's for temporary files."""
+    runner_output: Path | None = None
+    """Directory that keeps the end of what each program has printed, a file for each start, until you remove it; null
+    keeps nothing. It may hold prompts."""
+    runner_image: str | None = None
+    """Image of containers where a rollout names none (`harness.image`); needs `docker`."""
+    runner_network: str = "bridge"
+    """Network of containers, on which they have to reach the door: with `host`, 127.0.0.1 is this machine."""
+    runner_pids: int = Field(default=1024, ge=8)
+    """Processes and threads of a container at the most."""
+    door_url: str = "http://127.0.0.1:9100"
+    """Address under which programs reach a door."""
+    plugins: Names = ()
+    """Python modules to import at start, which register presets, separated by commas."""
+
+    @field_validator("runner_pass", "runner_hide", "plugins", mode="before")
+    @classmethod
+    def _are_names(cls, value: object) -> object:
+        return split_names(value)

@@ -1,0 +1,178 @@
+"""Runtimes: where a runner starts programs. `ProcessRuntime` starts them on the runner's own machine.
+
+A *place* is a home of its own: empty, and deleted at the end. A program gets HOME, PATH, LANG, TMPDIR, the variables of
+its preset and those that the operator passes on, and nothing else of the runner's environment.
+
+With bubblewrap a program sees the machine read-only, its own home, a `/tmp` and a `/proc` of its own, and none of the
+directories that the operator hides. It shares the network, because it has to reach the door: keep metadata addresses
+and the pool's Redis behind a firewall or a password. Without bubblewrap it may do all that the runner may.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_worker.capabilities.harness.presets import Preset
+from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+
+OUTPUT_BYTES = 4_000_000
+"""What a program prints beyond this is read and thrown away."""
+TAIL = 2000
+LAST_WORDS_SECONDS = 1.0
+"""How long after its end a program's output is read, if somebody else still holds it."""
+
+
+class ProgramMissing(RolloutPoolError):
+    """The runner's machine has no such program."""
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """How a program ended."""
+
+    code: int
+    """Its exit code; negative where a signal ended it."""
+    output: str
+    """The end of what it has printed. It may hold prompts, so it goes into no log."""
+
+
+class Runtime(Protocol):
+    """Somewhere to start programs."""
+
+    async def run(self, preset: Preset, values: Mapping[str, str]) -> ProgramEnd:
+        """Runs a program in a fresh place until it ends. When this is cancelled, everything of the place is ended."""
+        ...
+
+
+class ProcessRuntime:
+    """Processes of the runner's machine."""
+
+    def __init__(self, settings: RunnerSettings) -> None:
+        """Raises `ProgramMissing` where bubblewrap is to be used, and is not there."""
+        self._settings = settings
+        self._bubblewrap = shutil.which("bwrap")
+        if settings.runner_process == "bubblewrap" and self._bubblewrap is None:
+            raise ProgramMissing(
+                "ROLLOUTPOOL_RUNNER_PROCESS=bubblewrap, and there is no bwrap (Debian: apt-get install bubblewrap)"
+            )
+
+    async def run(self, preset: Preset, values: Mapping[str, str]) -> ProgramEnd:
+        """See `Runtime.run`."""
+        if preset.image is not None:
+            raise ProgramMissing("its program wants the image of a container, and this runner has none")
+        async with made_place(self._settings) as place:
+            filled = preset.filled({**values, "home": str(place)})
+            await asyncio.to_thread(lay_out, place, filled.files)
+            return await self._run(place, filled)
+
+    async def _run(self, place: Path, preset: Preset) -> ProgramEnd:
+        program = shutil.which(preset.command[0])
+        if program is None:
+            raise ProgramMissing(f"this runner has no program {preset.command[0][:64]!r} in its PATH")
+        own = variables(self._settings, str(place), preset.env)
+        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **own}
+        return await run_command(self._wrapped(place, [program, *preset.command[1:]]), env, place / "work")
+
+    def _wrapped(self, place: Path, command: list[str]) -> list[str]:
+        settings = self._settings
+        limits = [f"--as={settings.runner_memory_mb * 2**20}", f"--fsize={settings.runner_file_mb * 2**20}", "--core=0"]
+        limited = ["prlimit", *limits, "--", *command] if sys.platform == "linux" else command
+        if settings.runner_process != "bubblewrap":
+            return limited
+        assert self._bubblewrap is not None
+        hidden = [part for path in settings.runner_hide for part in ("--tmpfs", path)]
+        return [
+            *(
+                self._bubblewrap,
+                "--die-with-parent",
+                "--new-session",
+                "--unshare-pid",
+                "--unshare-ipc",
+                "--unshare-uts",
+            ),
+            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run"),
+            *hidden,
+            *("--bind", str(place), str(place), "--chdir", str(place / "work"), "--"),
+            *limited,
+        ]
+
+
+@asynccontextmanager
+async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
+    """Makes an empty home, and deletes it in the end."""
+    place = Path(tempfile.mkdtemp(prefix="rolloutpool-place-", dir=settings.runner_places))
+    try:
+        yield place
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+def lay_out(place: Path, files: Mapping[str, str]) -> None:
+    """Writes a program's files below its home, beside `work` and `tmp`."""
+    (place / "work").mkdir()
+    (place / "tmp").mkdir()
+    for path, text in files.items():
+        target = place / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+
+def variables(settings: RunnerSettings, home: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns a program's variables, except PATH."""
+    passed = {name: os.environ[name] for name in settings.runner_pass if name in os.environ}
+    return {"LANG": "C.UTF-8", "HOME": home, "TMPDIR": f"{home}/tmp", **passed, **own}
+
+
+async def run_command(arguments: Sequence[str], env: Mapping[str, str], folder: Path) -> ProgramEnd:
+    """Runs a command in a group of its own until it ends; then its group is ended, also when this is cancelled."""
+    # A pipe of ours, because asyncio's own would have the end wait for whoever else holds it: a server that a program
+    # has left behind in another group, for example.
+    read, write = os.pipe()
+    printed = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(printed)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read, "rb"))
+    try:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                env=env,
+                cwd=folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        reading = asyncio.create_task(_read_end(printed))
+        try:
+            code = await process.wait()
+        finally:
+            # Also what it has left behind: its processes are in its group, and with bubblewrap in its sandbox.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            await asyncio.wait({reading}, timeout=LAST_WORDS_SECONDS)
+            pipe.close()
+        return ProgramEnd(code, await reading)
+    finally:
+        pipe.close()
+
+
+async def _read_end(stream: asyncio.StreamReader) -> str:
+    """Reads to the end, and keeps the end of it."""
+    tail, left = b"", OUTPUT_BYTES
+    while part := await stream.read(65536):
+        if left > 0:
+            tail = (tail + part)[-TAIL:]
+            left -= len(part)
+    return tail.decode(errors="replace")

@@ -1,0 +1,259 @@
+"""SessionRun: the agent of a rollout whose program calls the policy itself.
+
+1. Calls are read in the order in which they came. Each continues a line of talk or begins one (`lines`), which is a
+   branch of the rollout with a ledger of its own.
+2. Its turn is sampled in a task of its own, so that lines are in flight at once; calls of one line follow each other,
+   because a program can only continue what was answered.
+3. The reply is kept when the turn is in the journal, so a program never hears what the pool could forget.
+4. After a crash the next worker reads all calls again. Those with a reply were sampled, so they are replayed from the
+   journal, in their order; the others are asked.
+5. With no call to answer for `LINGER_SECONDS`, the worker lets go of the session (`SessionIdle`). The next call brings
+   it back. One that has been idle for too long ends as lost; one that its owner has ended completes.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from rolloutpool_common.capabilities.harness.given_calls import given_id
+from rolloutpool_common.capabilities.harness.sessions import Sessions, StoredCall
+from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
+from rolloutpool_common.errors import InfraFault, PromptTooLong
+from rolloutpool_common.outcomes import Boundary, Category, FinishReason
+from rolloutpool_common.store import ClaimLost
+from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
+from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.store_retry import retry_store
+from rolloutpool_worker.drain import Drain, Drained
+from rolloutpool_worker.ending import GoesElsewhere
+from rolloutpool_worker.environments import SessionScore
+
+T = TypeVar("T")
+
+LINGER_SECONDS = 5.0
+"""How long a worker keeps a session that has no call to answer."""
+AGAIN_SECONDS = 0.02
+DEADLINE_SECONDS = 15.0
+"""So long before its deadline a session comes back to a worker, which then delivers what was sampled."""
+LOOK_SECONDS = 2.0
+"""After so long a session looks for new calls, where nobody has told it of any."""
+
+
+class SessionIdle(GoesElsewhere):
+    """The session waits for its program's next call, without a worker."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+class HarnessLost(InfraFault):
+    """The program was given up, or made no call for too long and nobody ended its session."""
+
+    boundary = Boundary.AGENT
+    category = Category.HARNESS_LOST
+    retryable = False
+
+
+class SessionRun:
+    """One attempt at one session."""
+
+    def __init__(self, conversation: Conversation, choice: HarnessChoice, sessions: Sessions, drain: Drain) -> None:
+        self.conversation = conversation
+        self.lines = Lines()
+        self.branches: dict[TalkLine, Branch] = {}
+        self.news = asyncio.Event()
+        """Set when there may be a new call."""
+        self.news.set()
+        self.seen = 0
+        """How many calls it has read."""
+        self._choice = choice
+        self._sessions = sessions
+        self._drain = drain
+        self._claim = conversation.claim
+        left = self._claim.deadline_in_s
+        self._deadline = math.inf if left is None else time.monotonic() + left
+        self._said: dict[str, Any] = {}
+        self._policies: dict[str, Policy] = {}
+        self._turns: set[asyncio.Task[None]] = set()
+        self._end: SessionEnd | None = None
+        """How it was ended, once somebody has said so."""
+
+    async def run(self) -> FinishReason:
+        """Answers calls until the session has ended."""
+        reuse, cuts = self._choice.on_death == "replay", False
+        if not self._choice.external:
+            await self._retry(lambda: self._sessions.want_place(self._claim, reuse=reuse))
+        try:
+            while True:
+                if self.news.is_set():
+                    await self._begin_new()
+                for task in [task for task in self._turns if task.done()]:
+                    self._turns.discard(task)
+                    task.result()
+                if self.conversation.sampled_tokens >= self._claim.spec.max_tokens_total:
+                    cuts = True
+                    return FinishReason.MAX_TOKENS
+                if self._turns:
+                    await self._wait()
+                elif self._end is not None:
+                    return self._ended(self._end)
+                else:
+                    await self._rest()
+        except (asyncio.CancelledError, ClaimLost):
+            cuts = True
+            raise
+        finally:
+            await self._stop(cuts=cuts)
+
+    async def _begin_new(self) -> None:
+        """Begins the turns of all calls that were not read yet; waits for those that are only replayed."""
+        self.news.clear()
+        claim, seen = self._claim, self.seen
+        calls, self._end = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
+        for call in calls:
+            self.seen = call.n
+            found = self.lines.find(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests)
+            branch = self.branches.get(found.line)
+            if branch is None:
+                policy = await self._policy_of(call)
+                branch = self.branches[found.line] = self.conversation.open_branch(found.new, policy)
+            turn = asyncio.ensure_future(self._turn(call, found.line, branch, [] if found.begins else found.new))
+            self._turns.add(turn)
+            if call.reply is not None:
+                await asyncio.wait([turn])
+
+    async def _policy_of(self, call: StoredCall) -> Policy:
+        """Returns the policy that is told the call's tools."""
+        if call.tools_digest not in self._policies:
+            self._policies[call.tools_digest] = await self.conversation.policy_with(call.tools)
+        return self._policies[call.tools_digest]
+
+    async def _turn(self, call: StoredCall, line: TalkLine, branch: Branch, new: list[dict[str, Any]]) -> None:
+        """Samples the turn of a call, and keeps the reply."""
+        if call.reply is not None and call.reply[1].get("too_long") == "begins":
+            return
+        if new:
+            await branch.append_messages(new)
+        try:
+            sampled = await branch.sample()
+        except PromptTooLong:
+            # The program can say less, and its other lines go on. The journal has nothing of this one.
+            await self._keep(call, {"too_long": "begins"})
+            return
+        if not sampled.sampled and sampled.finish_reason == "length":
+            # The line has a turn without a token. The program goes on with another history.
+            await self._keep(call, {"too_long": "ends"})
+            return
+        place = await self._keep(call, self._reply(call, branch, sampled))
+        self.lines.answered(line, call.n, place, sampled.message)
+
+    async def _keep(self, call: StoredCall, reply: dict[str, Any]) -> int:
+        """Keeps a reply, unless it was kept before; returns its place among the replies."""
+        if call.reply is not None:
+            return call.reply[0]
+        place = await self._retry(lambda: self._sessions.answer(self._claim, call.n, reply))
+        if not place:
+            raise ClaimLost
+        return place
+
+    def _reply(self, call: StoredCall, branch: Branch, sampled: SampledTurn) -> dict[str, Any]:
+        """Makes the reply as doors give it to programs."""
+        message: Mapping[str, Any] = sampled.message
+        calls = [
+            {
+                "id": given_id(call.n, place),
+                "type": "function",
+                "function": {"name": one["function"]["name"], "arguments": _as_text(one["function"]["arguments"])},
+            }
+            for place, one in enumerate(message.get("tool_calls") or ())
+        ]
+        reasoning = message.get("reasoning_content")
+        return {
+            "message": {
+                "role": "assistant",
+                "content": message.get("content"),
+                "tool_calls": calls,
+                **({"reasoning_content": reasoning} if isinstance(reasoning, str) and reasoning else {}),
+            },
+            "finish_reason": sampled.finish_reason,
+            "prompt_tokens": len(branch.tokens.ledger) - sampled.sampled,
+            "sampled_tokens": sampled.sampled,
+        }
+
+    def _ended(self, end: SessionEnd) -> FinishReason:
+        """Ends as its owner, or its runner, has said."""
+        if end.failed is not None:
+            raise HarnessLost(end.failed)
+        if not self.seen and not self._claim.spec.allow_untrained:
+            raise HarnessLost("its program ended without a call of its model at the session's address")
+        if end.reward is not None:
+            self.conversation.score = SessionScore(end.reward, end.reward_parts)
+        return FinishReason.STOP
+
+    async def _rest(self) -> None:
+        """Waits a while for a call, and lets go of the session where there is none."""
+        await self._until(self.news.wait(), min(LINGER_SECONDS, self._choice.idle_seconds))
+        if self.news.is_set():
+            return
+        claim, most = self._claim, self._choice.idle_seconds
+        waits = await self._retry(lambda: self._sessions.idle(claim, self.seen, most))
+        # In the queue it would expire without what was sampled.
+        before_deadline = self._deadline - time.monotonic() - DEADLINE_SECONDS
+        if waits > 0 and before_deadline > 0:
+            raise SessionIdle(min(waits, before_deadline))
+        if waits == 0:
+            raise HarnessLost("its program made no call for harness.idle_seconds, and nobody ended its session")
+        # There is a call; or its deadline comes; or the rollout has ended and its calls are gone, of which this attempt
+        # hears soon.
+        await asyncio.sleep(AGAIN_SECONDS)
+        self.news.set()
+
+    async def _wait(self) -> None:
+        """Waits for a new call, or for the end of a turn; looks by itself where nobody tells of one."""
+        hears = asyncio.ensure_future(self.news.wait())
+        done, _ = await asyncio.wait({hears, *self._turns}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        hears.cancel()
+        if not done:
+            self.news.set()
+
+    async def _until(self, event: Any, seconds: float) -> None:
+        """Waits at a border: until the event, the drain, or so many seconds."""
+        waits = {asyncio.ensure_future(event), asyncio.ensure_future(self._drain.wait())}
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+        if self._drain.begun:
+            raise Drained
+
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry_store(self._drain, self._claim.uid, call)
+
+    async def _stop(self, *, cuts: bool) -> None:
+        """Ends the turns that still run. They go on to their ends first, unless they are to be cut off.
+
+        Of a turn that is cut off nobody knows whether the policy has sampled it, and the next attempt would ask again.
+        """
+        if not self._turns:
+            return
+        try:
+            if not cuts:
+                await asyncio.wait(self._turns)
+        finally:
+            for task in self._turns:
+                task.cancel()
+            await asyncio.wait(self._turns)
+            for task in self._turns:
+                # Somebody has to look at it; the first one that failed has ended the session already.
+                _ = task.cancelled() or task.exception()
+
+
+def _as_text(arguments: Any) -> str:
+    # Not orjson, which refuses whole numbers of more than 64 bits.
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
