@@ -100,12 +100,13 @@ class SessionMachine(RuleBasedStateMachine):
         """Which call an equal one repeats, by the rules."""
         equal = [(n, call) for n, call in enumerate(self.calls, 1) if call.text == text]
         for n, call in equal:
+            if request and (call.request, call.place) == (request, place):
+                return n
+        for n, call in equal:
             if call.place < place:
                 return n
         cut = held = late = None
         for n, call in equal:
-            if request and call.request == request:
-                return n
             if call.holder is None:
                 late = n
             elif self.is_cut(call.holder):
@@ -145,6 +146,8 @@ class SessionMachine(RuleBasedStateMachine):
             self.calls.append(CallModel(text, request, place, None))
             n = len(self.calls)
         model = self.calls[n - 1]
+        # A request that repeats another one without an id, and has one, gives it to the call; a new place begins anew.
+        model.request = request if model.place < place else model.request or request
         model.holder, model.place = holder, place
         assert (taken.outcome, taken.n) == ("taken", n)
         assert (taken.reply or {}).get("text") == model.reply

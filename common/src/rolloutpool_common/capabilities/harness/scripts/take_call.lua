@@ -40,7 +40,11 @@ local function repeated()
     local by, id, made = unpack(redis.call('HMGET', key, 'held:' .. n, 'id:' .. n, 'place:' .. n))
     if tonumber(made or '1') < tonumber(place) then
       -- A program that was started again gets the replies of the one before it, one by one; or none of them.
-      if reuse ~= '0' then return n end
+      if reuse ~= '0' then
+        -- The ids of a dead program's requests say nothing of this one's.
+        redis.call('HDEL', key, 'id:' .. n)
+        return n
+      end
     elseif by == holder or request ~= '' and id == request then
       return n
     elseif by and is_cut(by) then
@@ -78,9 +82,9 @@ if not n then
     'HSET', key, 'calls', n, 'open', tonumber(open or '0') + 1, 'bytes', str(tonumber(bytes or '0') + more),
     'asked:' .. digest, (asked and asked .. ' ' or '') .. n
   )
-  if request ~= '' then redis.call('HSET', key, 'id:' .. n, request) end
 end
 redis.call('HSET', key, 'held:' .. n, holder, 'place:' .. n, place)
+if request ~= '' then redis.call('HSETNX', key, 'id:' .. n, request) end
 local reply = redis.call('HGET', k_rollout(uid, 'replies'), n)
 if not reply then wake_session(batch, index) end
 return { 'outcome', 'taken', 'n', tonumber(n), 'reply', reply or '' }
