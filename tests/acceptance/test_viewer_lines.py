@@ -9,7 +9,7 @@ from tests.support.finished_rollouts import rollout, sample, turn
 from tests.support.viewed_batches import BATCH, EVIL, rollout_answers
 from tests.support.viewed_pool import ViewedPool, viewed
 
-from rolloutpool_common.capabilities.harness.wire import HarnessReport, LineKind, LineReport
+from rolloutpool_common.capabilities.harness.wire import AskedWay, HarnessReport, LineKind, LineReport
 from rolloutpool_common.protocol.result import RolloutResult
 
 pytestmark = needs_browser
@@ -107,3 +107,20 @@ def test_a_long_chain_stays_on_the_page_and_its_words_are_no_markup(browser: Bro
         box = last.locator("td").first.bounding_box()
         assert box is not None
         assert box["width"] < 200
+
+
+def test_what_the_program_sent_beside_its_prompt_is_shown_as_text(browser: Browser) -> None:
+    asked = [
+        AskedWay(dialect="Messages", fields={"model": EVIL, "thinking": {"type": "adaptive"}}, calls=[1, 2, 3, 7]),
+        AskedWay(dialect="Messages", fields={"model": "small"}, calls=[4]),
+    ]
+    with viewed(browser) as pool:
+        page = opened(pool, led(*LINES, asked=asked))
+        page.locator("summary", has_text="how it asked: 2 ways").click()
+        pool.look("rollout-asked")
+        ways = [page.get_by_role("region", name=f"way {n}").inner_text() for n in (1, 2)]
+    assert ways[0].startswith("Messages, calls 1\N{EN DASH}3, 7")
+    # Also what would turn the line around is shown, and not obeyed.
+    assert EVIL.replace("\u202e", "⟨U+202E⟩") in ways[0]
+    assert '"type": "adaptive"' in ways[0]
+    assert ways[1].startswith("Messages, call 4")

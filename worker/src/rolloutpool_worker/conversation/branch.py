@@ -120,6 +120,8 @@ class Branch:
         """A branch that begins with these messages."""
         self.number = number
         self.history = History(messages)
+        self.policy = policy
+        """Who is asked for its next turn; its account of tokens stays the one of the first."""
         self.tokens = policy.open_tokens()
         self.measures = measures
         self.attachments = attachments
@@ -133,7 +135,6 @@ class Branch:
         self._claim = claim
         self._journal = journal
         self._place = journal.place(number)
-        self._policy = policy
         self._stop = stop
         self._trace = trace
 
@@ -173,7 +174,7 @@ class Branch:
         # with it, and then the turn is in doubt.
         self.calling = asks
         try:
-            reply, asked = await self._policy.ask(self, turn)
+            reply, asked = await self.policy.ask(self, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
             train = train and (fork is None or fork.trains(turn))
@@ -218,7 +219,7 @@ class Branch:
         await journal.write(record, turns=len(self.measures.turns))
         self.calling = False
         # Protocol v1 has no batch whose other rollouts would need to know it.
-        if not claim.spec.v1 and self._policy.is_news(claim.batch_id):
+        if not claim.spec.v1 and self.policy.is_news(claim.batch_id):
             await journal.note_idempotent()
         return result
 
@@ -246,7 +247,7 @@ class Branch:
         await self.tokens.replace(whole, self.turns)
         self.history.replace(whole)
         try:
-            planned = await self._policy.plan(self, self.turns + 1, edited=True)
+            planned = await self.policy.plan(self, self.turns + 1, edited=True)
         except BaseException:
             self.history.replace(before)
             raise
@@ -271,7 +272,7 @@ class Branch:
         history.append(messages)
         try:
             await self.tokens.append(history.since_last_turn(), history.through_last_turn(), turn)
-            planned = await self._policy.plan(self, turn + 1)
+            planned = await self.policy.plan(self, turn + 1)
         except BaseException:
             # They are no part of the transcript before the policy can be asked with them.
             history.cut(known)
@@ -328,9 +329,9 @@ class Branch:
 
     async def _may_ask_again(self) -> bool:
         """Whether a turn that a dead worker may have asked for may be asked again (`policy/idempotence.py`)."""
-        if self._policy.may_repeat or await self._journal.is_idempotent():
+        if self.policy.may_repeat or await self._journal.is_idempotent():
             return True
-        return await self._policy.ask_idempotent()
+        return await self.policy.ask_idempotent()
 
     def _log_turn(self, record: TurnRecord) -> None:
         before = self.measures.turns[-1].prompt_tokens if self.measures.turns else None

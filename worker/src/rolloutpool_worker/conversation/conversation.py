@@ -7,7 +7,7 @@ messages that follow a turn, before the policy is asked again.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.process import failpoints
@@ -46,7 +46,7 @@ class Conversation(Branch):
         trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
         fork: ForkPoint | None = None,
-        policy_for: Callable[[Sequence[dict[str, Any]]], Awaitable[Policy]] | None = None,
+        policy_for: Callable[[Sequence[dict[str, Any]], Mapping[str, Any]], Awaitable[Policy]] | None = None,
     ) -> None:
         """The conversation of one attempt at a rollout; `policy_for` makes policies that are told other tools."""
         super().__init__(
@@ -73,9 +73,12 @@ class Conversation(Branch):
         self._tools = tools
         self._policy_for = policy_for
 
-    async def policy_with(self, tools: Sequence[dict[str, Any]]) -> Policy:
-        """Makes a policy for branches of this rollout that is told these tools, which run elsewhere."""
-        return self._policy if self._policy_for is None else await self._policy_for(tools)
+    async def policy_with(self, tools: Sequence[dict[str, Any]], sampling: Mapping[str, Any]) -> Policy:
+        """Makes a policy for branches of this rollout that is told these tools, which run elsewhere.
+
+        It samples with these parameters in the place of the rollout's own.
+        """
+        return self.policy if self._policy_for is None else await self._policy_for(tools, sampling)
 
     def open_branch(self, messages: Sequence[dict[str, Any]], policy: Policy | None = None) -> Branch:
         """Opens another line of talk, which begins with these messages.
@@ -89,7 +92,7 @@ class Conversation(Branch):
             normal_form(messages),
             number=len(self.branches),
             journal=self._journal,
-            policy=policy or self._policy,
+            policy=policy or self.policy,
             stop=self._stop,
             trace=self._trace,
             measures=self.measures,

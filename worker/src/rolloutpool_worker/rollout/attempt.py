@@ -17,7 +17,7 @@ token, and is refused where Redis has another one.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rolloutpool_common.errors import (
@@ -285,7 +285,9 @@ class Attempt:
         spec = claim.spec
         tools = tools_of(spec, session)
 
-        async def policy_for(shown: Sequence[dict[str, Any]] | None) -> Policy:
+        async def policy_for(
+            shown: Sequence[dict[str, Any]] | None, sampling: Mapping[str, Any] | None = None
+        ) -> Policy:
             return await self._retry_store(
                 lambda: open_policy(
                     *(services, claim, self._waits, tokenizer, tools, self.trace),
@@ -293,6 +295,7 @@ class Attempt:
                     pause=self._stop.pause,
                     before_call=self.gate.before_call if self.gate.run else ungated,
                     shown=shown,
+                    sampling=sampling,
                 )
             )
 

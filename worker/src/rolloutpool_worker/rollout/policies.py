@@ -42,16 +42,20 @@ async def open_policy(
     pause: Callable[[float], Awaitable[None]] | None = None,
     before_call: BeforeCall = ungated,
     shown: Sequence[dict[str, Any]] | None = None,
+    sampling: Mapping[str, Any] | None = None,
 ) -> Policy:
     """Makes the policy of one attempt; nothing is asked yet.
 
-    With `shown` it is one that is told these tools, which run elsewhere.
+    With `shown` it is one that is told these tools, which run elsewhere; with `sampling` one that samples with these
+    parameters in the place of the rollout's.
     """
     spec, settings = claim.spec, services.settings
-    if shown is not None and not spec.token_in:
+    changed = dict(sampling or {})
+    if shown and not spec.token_in:
         # No trainer knows them from elsewhere. An engine is asked with ids, in which they are rendered already.
-        sampling = spec.sampling_params.model_copy(update={"tools": list(shown)} if shown else {})
-        spec = spec.model_copy(update={"sampling_params": sampling})
+        changed["tools"] = list(shown)
+    if changed:
+        spec = spec.model_copy(update={"sampling_params": spec.sampling_params.model_copy(update=changed)})
     # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
     opened = services.store.with_secrets(spec)
     reply_limits = ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects)

@@ -83,6 +83,10 @@ class DoorCalls:
                 self._known.popitem(last=False)
         return found
 
+    async def history(self, uid: str, n: int, end: float) -> list[dict[str, Any]] | None:
+        """Returns the messages of a call, and its reply behind them; None where there is no such reply."""
+        return await self._patiently(lambda: self.sessions.history(uid, n), end)
+
     async def take(
         self,
         session: OpenSession,

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -30,6 +31,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     CallRefused,
     Dialect,
     ErrorKind,
+    joined_system,
 )
 from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
@@ -38,6 +40,7 @@ from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Outcome
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
+from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -50,6 +53,12 @@ DIALECTS: Mapping[str, Dialect] = {
 PING_SECONDS = 10.0
 PREFIX = "/s/"
 RETRY_SECONDS = 1
+NUMBER_DIGITS = 5
+"""Of a reply; a session makes at most 10,000 calls."""
+LONGEST_TURN = 32_768
+"""Tokens that a program may ask for where its own parameters count; `max_tokens` of a rollout goes no further."""
+SENT_BYTES = 4000
+"""Of how a program asks, besides its prompt, so much is kept for who looks at the rollout."""
 MOST_MESSAGES = 10_000
 """Of one call. Redis looks for each of them in one script, and nobody else is served meanwhile."""
 REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
@@ -168,13 +177,24 @@ class Door:
     ) -> None:
         """Has one call answered."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        request = self._read(body, dialect, session)
         end = time.monotonic() + self._settings.door_hold_seconds
+        request, sent = self._read(body, dialect, session)
+        if request.after is not None:
+            request, after = await self._behind(session, request, request.after, end)
+        else:
+            after = None
+        _check(request)
         holder = self._calls.holder()
         taken = await self._calls.take(
             session,
             place,
-            ModelCall(request.messages, request.tools),
+            ModelCall(
+                request.messages,
+                request.tools,
+                sampling=_checked_sampling(request) if session.choice.sampling == "agent" else {},
+                after=after,
+                sent=sent,
+            ),
             request_id=(headers.get(b"x-client-request-id") or headers.get(b"idempotency-key") or "")[:128],
             repeats=headers.get(b"x-stainless-retry-count", "0") not in ("", "0"),
             holder=holder,
@@ -248,8 +268,24 @@ class Door:
         except TimeoutError:
             raise DoorRefusal("invalid", "the request came too slowly (ROLLOUTPOOL_DOOR_UPLOAD_SECONDS)") from None
 
-    def _read(self, body: bytes, dialect: Dialect, session: OpenSession) -> AgentRequest:
-        """Puts a body into chat form."""
+    async def _behind(
+        self, session: OpenSession, request: AgentRequest, reply: str, end: float
+    ) -> tuple[AgentRequest, int]:
+        """Puts the history of the reply that a program names in front of its messages; returns that reply's number."""
+        uid, _, number = reply.rpartition("-")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= NUMBER_DIGITS
+        n = int(number) if uid == session.uid and is_number else 0
+        history = await self._calls.history(uid, n, end)
+        if history is None:
+            raise DoorRefusal("invalid", f"previous_response_id: this session has given no response resp_{reply[:64]}")
+        own = list(request.messages)
+        if request.renews_system:
+            history = [own.pop(0), *(history[1:] if history[0]["role"] == "system" else history)]
+        return replace(request, messages=joined_system([*history, *own])), n
+
+    @staticmethod
+    def _read(body: bytes, dialect: Dialect, session: OpenSession) -> tuple[AgentRequest, dict[str, Any]]:
+        """Puts a body into chat form; returns also how it is asked, besides its prompt."""
         try:
             given = orjson.loads(body)
         except ValueError:
@@ -258,23 +294,13 @@ class Door:
             raise DoorRefusal("invalid", "the request must be an object")
         try:
             request = dialect.read(given, drop=session.choice.hosted_tools == "drop")
-            if len(request.messages) > MOST_MESSAGES:
-                raise DoorRefusal("large", f"the request has more than {MOST_MESSAGES} messages")
             # The reader takes what is nested more deeply than the writer gives.
             orjson.dumps(request.tools)
         except CallRefused as refused:
             raise DoorRefusal("invalid", refused.message) from None
         except orjson.JSONEncodeError:
             raise DoorRefusal("invalid", "the request is nested too deeply") from None
-        if not request.messages:
-            raise DoorRefusal("invalid", "the request has no messages")
-        if request.messages[-1]["role"] == "assistant":
-            raise DoorRefusal("invalid", "the last message is the assistant's, and no turn is continued in its middle")
-        try:
-            TEXT_MESSAGES.validate_python(request.messages)
-        except ValidationError as error:
-            raise DoorRefusal("invalid", message_fault(error)) from None
-        return request
+        return request, _sent(given, dialect)
 
 
 class _Answer:
@@ -333,6 +359,44 @@ def _hint(at: str) -> str:
     if at.removeprefix("/v1") in DIALECTS:
         return "; Anthropic's SDKs want the session's address without /v1"
     return f"; it has {', '.join(DIALECTS)}"
+
+
+def _check(request: AgentRequest) -> None:
+    """Refuses messages that no policy can be asked with."""
+    messages = request.messages
+    if len(messages) > MOST_MESSAGES:
+        raise DoorRefusal("large", f"the request has more than {MOST_MESSAGES} messages")
+    if not messages:
+        raise DoorRefusal("invalid", "the request has no messages")
+    if messages[-1]["role"] == "assistant":
+        raise DoorRefusal("invalid", "the last message is the assistant's, and no turn is continued in its middle")
+    try:
+        TEXT_MESSAGES.validate_python(messages)
+    except ValidationError as error:
+        raise DoorRefusal("invalid", message_fault(error)) from None
+
+
+def _checked_sampling(request: AgentRequest) -> dict[str, Any]:
+    """Returns the parameters that a program sends, or refuses them."""
+    given = dict(request.sampling)
+    if isinstance(given.get("max_tokens"), int):
+        given["max_tokens"] = min(given["max_tokens"], LONGEST_TURN)
+    try:
+        return SamplingParams.model_validate(given, strict=True).model_dump(include=set(given))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise DoorRefusal("invalid", f"{first['loc'][0]}: {first['msg']}") from None
+
+
+def _sent(given: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """Returns how a program asks besides its prompt; of what is too much for anybody to read, the names."""
+    how = {name: value for name, value in given.items() if name not in dialect.prompt_fields}
+    try:
+        if len(orjson.dumps(how)) <= SENT_BYTES:
+            return {"dialect": dialect.name, "fields": how}
+    except orjson.JSONEncodeError:
+        pass
+    return {"dialect": dialect.name, "fields": {name[:64]: "(left out)" for name in [*how][:32]}}
 
 
 def _is_anthropic(scope: Scope) -> bool:

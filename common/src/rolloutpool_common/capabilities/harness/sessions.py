@@ -18,7 +18,7 @@ calls from the first one comes to the same lines of talk as the one before it.
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import orjson
@@ -43,6 +43,12 @@ class ModelCall:
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters of its own, in the place of the rollout's."""
+    after: int | None = None
+    """The reply that it follows, where the program has named it."""
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    """How it was asked besides that, for people: `dialect` and `fields`. It is no part of what makes calls equal."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,9 @@ class StoredCall:
     tools_digest: str
     reply: tuple[int, dict[str, Any]] | None
     """Its place among the replies, and the reply; None while there is none."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    after: int | None = None
+    sent: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,16 +223,21 @@ class Sessions:
             return TakenCall("gone")
         stored = set() if stored is None else stored
         parts = [orjson.dumps(message) for message in call.messages]
-        tools = orjson.dumps(call.tools)
-        digests = [_digest(part) for part in (*parts, tools)]
-        record = orjson.dumps({"said": digests[:-1], "tools": digests[-1]})
-        new = {digest: text for digest, text in zip(digests, (*parts, tools), strict=True) if digest not in stored}
+        parts += [orjson.dumps(call.tools), orjson.dumps(call.sent, option=orjson.OPT_SORT_KEYS)]
+        *said_digests, tools_digest, sent_digest = digests = [_digest(part) for part in parts]
+        asked: dict[str, Any] = {"said": said_digests, "tools": tools_digest}
+        if call.sampling:
+            asked["sampling"] = call.sampling
+        if call.after is not None:
+            asked["after"] = call.after
+        record = orjson.dumps({**asked, "sent": sent_digest})
+        new = {digest: text for digest, text in zip(digests, parts, strict=True) if digest not in stored}
         said = [text for pair in new.items() for text in pair]
         choice = session.choice
         answer = named(
             await self._connection.script(
                 "take_call",
-                *(*split, place, _digest(record), request_id, int(repeats), holder),
+                *(*split, place, _digest(orjson.dumps(asked)), request_id, int(repeats), holder),
                 *(choice.max_calls, choice.max_calls_at_once, int(choice.max_mb * 1_000_000)),
                 *(record, len(stored), *said),
             )
@@ -238,6 +252,25 @@ class Sessions:
             return TakenCall(outcome)
         stored.update(new)
         return TakenCall(outcome, answer["n"], _reply(answer["reply"]))
+
+    async def history(self, uid: str, n: int) -> list[dict[str, Any]] | None:
+        """Reads the messages of a call, and its reply behind them; None where it has none that says anything."""
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.lindex(keys.rollout(uid, "calls"), n - 1)
+            pipe.hget(keys.rollout(uid, "replies"), str(n))
+            call, raw = await pipe.execute()
+        reply = _reply(raw or b"")
+        # No reply has the number 0, whose call would be the last one.
+        if n < 1 or call is None or reply is None or "message" not in reply:
+            return None
+        digests = orjson.loads(call.split(b" ", 1)[1])["said"]
+        said = await self._connection.command("HMGET", keys.rollout(uid, "said"), *digests)
+        if None in said:
+            return None
+        message = reply["message"]
+        own = {"content": message["content"] or None, "tool_calls": message["tool_calls"] or None}
+        return [*map(orjson.loads, said), {"role": "assistant", **own, "tool_call_id": None}]
 
     async def look_after(self, uid: str, n: int) -> TakenCall:
         """Looks after a call that waits; its outcome is `over` where it can be answered no more."""
@@ -297,7 +330,7 @@ class Sessions:
         end = SessionEnd.model_validate_json(answer["over"]) if answer["over"] else None
         found = [raw.split(b" ", 1) for raw in answer["calls"]]
         records = [orjson.loads(record) for _, record in found]
-        wanted = dict.fromkeys(digest for one in records for digest in (*one["said"], one["tools"]))
+        wanted = dict.fromkeys(digest for one in records for digest in (*one["said"], one["tools"], one["sent"]))
         missing = [digest for digest in wanted if digest not in known]
         if missing:
             said = await self._connection.command("HMGET", keys.rollout(claim.uid, "said"), *missing)
@@ -314,6 +347,9 @@ class Sessions:
                 tools=known[record["tools"]],
                 tools_digest=record["tools"],
                 reply=_placed(reply),
+                sampling=record.get("sampling") or {},
+                after=record.get("after"),
+                sent=known[record["sent"]],
             )
             for n, (replied, _), record, reply in zip(
                 range(seen + 1, seen + 1 + len(records)), found, records, answer["replies"], strict=True

@@ -2,7 +2,7 @@
 
 import re
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -59,6 +59,9 @@ class HarnessChoice(BaseModel):
     """MB of all messages and tools together; what was said before is counted once."""
     idle_seconds: float = Field(default=900.0, gt=0, le=86_400)
     """How long a session may go without a call; then it ends as it is."""
+    sampling: Literal["rollout", "agent"] = "rollout"
+    """Whose sampling parameters count: the rollout's alone; or, for each call, what the program sends of temperature,
+    top_p, length and stop strings, and the rollout's for the rest."""
     hosted_tools: Literal["refuse", "drop"] = "refuse"
     """What to do about tools that only a model's maker can run (web search): `refuse` the call, or leave them out."""
     train: tuple[LineKind, ...] = TRAINED
@@ -115,6 +118,17 @@ class LineReport(BaseModel):
     """Why sampled tokens are in no sample, and how many: `kind`, `unfollowed`, `agent_restarted`."""
 
 
+class AskedWay(BaseModel):
+    """How calls of a program were asked, besides their messages and tools."""
+
+    dialect: str
+    """Chat completions, Responses or Messages."""
+    fields: dict[str, Any]
+    """The other fields of the request, as the program has sent them."""
+    calls: list[int]
+    """The calls that were asked so, by number."""
+
+
 class HarnessReport(BaseModel):
     """Holds what a result says of its session."""
 
@@ -124,6 +138,8 @@ class HarnessReport(BaseModel):
     """Its lines of talk, in the order in which they began."""
     places: int = 1
     """How often its program was started."""
+    asked: list[AskedWay] = Field(default_factory=list)
+    """How its calls were asked, each way once; at most 50 ways."""
 
 
 class HarnessReportField(BaseModel):

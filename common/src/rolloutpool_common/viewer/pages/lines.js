@@ -29,6 +29,29 @@ const depth = (line, lines) => {
  */
 const toSample = (result, place) => html`<a key=${place} href=${address(["rollout", result.uid], { at: `${place}.${result.samples[place]?.prompt_ids.length ?? 0}` })}>${figure(place + 1)}</a> `;
 
+/**
+ * How the program asked, besides its messages and tools: each way once, as it has sent it.
+ * @param {{ asked: HarnessReport["asked"] }} props
+ */
+const Asked = ({ asked }) => asked?.length ? html`<details><summary>how it asked: ${counted(asked.length, "way")}</summary>
+  ${asked.map((way, place) => html`<section key=${place} aria-label=${`way ${place + 1}`}><p>${visible(way.dialect)}, ${way.calls.length > 1 ? "calls" : "call"} ${ranges(way.calls)}</p>
+    <pre>${visible(JSON.stringify(way.fields, null, 1))}</pre></section>`)}</details>` : null;
+
+/**
+ * Numbers that follow each other as a range: 1–3, 7.
+ * @param {number[]} numbers
+ */
+const ranges = (numbers) => {
+  /** @type {[number, number][]} */
+  const found = [];
+  for (const n of numbers) {
+    const last = found[found.length - 1];
+    if (last && n === last[1] + 1) last[1] = n;
+    else found.push([n, n]);
+  }
+  return found.map(([from, to]) => (from === to ? figure(from) : `${figure(from)}–${figure(to)}`)).join(", ");
+};
+
 /** @param {{ result: Result, report: HarnessReport }} props */
 export const HarnessLines = ({ result, report }) => {
   const { lines, calls, places } = report;
@@ -38,5 +61,5 @@ export const HarnessLines = ({ result, report }) => {
     <tbody>${lines.map((line) => html`<tr key=${line.line}><td>${INDENT.repeat(depth(line, lines))}${line.parent == null ? "" : "└ "}${figure(line.line)}</td>
       <td>${visible(line.kind)}</td><td class="number">${figure(line.turns)}</td><td class="number">${figure(line.tokens)}</td><td class="number">${figure(line.trained_tokens)}</td>
       <td class="wrap labels">${Object.entries(line.left_out).map(([why, tokens]) => `${visible(why)} ${figure(tokens)}`).join(", ")}</td>
-      <td>${line.samples.map((place) => toSample(result, place))}</td><td class="why">${visible(line.why)}</td></tr>`)}</tbody></table></div></details>`;
+      <td>${line.samples.map((place) => toSample(result, place))}</td><td class="why">${visible(line.why)}</td></tr>`)}</tbody></table></div><${Asked} asked=${report.asked} /></details>`;
 };

@@ -132,6 +132,18 @@ def test_of_equal_lines_the_one_is_meant_whose_ids_are_named() -> None:
     assert found.line is twins[1]
 
 
+def test_of_equal_lines_the_one_is_meant_whose_reply_is_named() -> None:
+    lines = Lines()
+    twins = [lines.find(n, 0, [USER], TOOLS, "t").line for n in (1, 2, 3)]
+    for n, line in enumerate(twins, 1):
+        lines.answered(line, n, n, said("assistant", "Done."))
+    history = [USER, said("assistant", "Done."), USER]
+    assert lines.find(4, 3, history, TOOLS, "t", after=2).line is twins[1]
+    # Asked once more from there, it is a line that leaves this one, although others have equal texts.
+    again = lines.find(5, 3, history, TOOLS, "t", after=2)
+    assert (again.begins, again.line.parent) == (True, twins[1])
+
+
 @dataclass(frozen=True)
 class Asked:
     """A call as it is stored."""

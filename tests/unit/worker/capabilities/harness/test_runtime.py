@@ -1,15 +1,19 @@
 """Programs as processes of the runner's machine."""
 
+import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 from tests.support.processes import runs
+from tests.support.waiting import eventually
 
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
-from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime
+from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, TooManyProcesses, count_processes
 
 REDIS = SecretStr("redis://nowhere")
 
@@ -28,3 +32,28 @@ async def test_what_is_left_behind_in_its_group_is_ended(tmp_path: Path) -> None
     runtime = ProcessRuntime(RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path))
     end = await runtime.run(Preset(("bash", "-c", "sleep 600 & echo $!; exit 4")), {})
     assert (end.code, runs(int(end.output))) == (4, False)
+
+
+async def test_a_program_with_too_many_processes_is_ended_with_all_of_them(tmp_path: Path) -> None:
+    """Their father is gone after a moment, as those of a fork bomb are; there are just not so many."""
+    settings = RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path, runner_pids=60)
+    seconds = f"600.{os.getpid()}"
+    program = Preset(("bash", "-c", f"for _ in $(seq 100); do (sleep {seconds} &); done; sleep {seconds}"))
+    with pytest.raises(TooManyProcesses, match=r"may have 60 \(ROLLOUTPOOL_RUNNER_PIDS\)"):
+        await ProcessRuntime(settings).run(program, {})
+    await asyncio.to_thread(eventually, lambda: not _with_argument(seconds))
+
+
+def _with_argument(text: str) -> list[str]:
+    """Which processes have this argument."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if text.encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+    return found
+
+
+async def test_processes_are_counted_with_their_children(tmp_path: Path) -> None:
+    assert count_processes(os.getpid()) >= 1
+    assert count_processes(2**22 + 1) == 0

@@ -83,7 +83,7 @@ def session_of(store: Store, *samples: Sample) -> tuple[SessionRun, list[Branch]
         branches.append(Branch(left.pop(0)))
         return branches[-1]
 
-    async def policy_with(_: Any) -> None:
+    async def policy_with(*_: Any) -> None:
         return None
 
     spec = SimpleNamespace(max_tokens_total=100, allow_untrained=False)

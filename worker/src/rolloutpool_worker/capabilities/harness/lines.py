@@ -8,8 +8,8 @@ all that was sampled in it is in one sample. How the line of a call is found:
    written are no part of it.
 2. A call continues a line with the same tools if that line's messages, up to its last reply, are the beginning of the
    call's messages, and the call has more than these.
-3. Of several such lines, one is meant whose reply the call names by the ids of its tool calls (`call_{n}_{i}` is the
-   i-th call of reply n); else the longest; else the oldest.
+3. Of several such lines, one is meant whose reply the call names: outright (`previous_response_id`), or by the ids of
+   its tool calls (`call_{n}_{i}` is the i-th call of reply n); else the longest; else the oldest.
 4. Otherwise the call begins a line. What it shares with another one is taken over as it was sampled (reasoning and
    all), and not as the program gives it back.
 
@@ -135,10 +135,12 @@ class Lines:
         tools: Sequence[Any],
         tools_digest: str,
         digests: Sequence[str] | None = None,
+        after: int | None = None,
     ) -> Continued:
         """Says which line call `n` continues, which came when there were so many replies; it is open from now on.
 
-        With `digests`, one for each message, a shape is made once for each of them.
+        With `digests`, one for each message, a shape is made once for each of them. `after` is the reply that the
+        program says to go on from.
         """
         digest = tools_digest if tools else NO_TOOLS
         shapes = [
@@ -151,6 +153,10 @@ class Lines:
             for one in self._by_end.get(key, ())
             if one.place <= replied and one.end == end and one.line.shapes[:end] == shapes[:end]
         ]
+        if after is not None:
+            # It goes on from this reply and from no other, whatever texts are equal.
+            place, _ = self._by_reply.get(after, (0, None))
+            common = [one for one in common if one.place == place] or common
         line = self._continued(common, messages, digest)
         if line is not None:
             known = len(line.shapes)

@@ -57,7 +57,9 @@ class OpenHarness(OpenCapability):
         except (StoreError, asyncio.CancelledError) as error:
             return error
         lost = {n for n, made in enumerate(places, 1) if made < place}
-        result = complete(ending, lines, samples_of, choice.train, calls=seen, lost=lost, places=place)
+        result = complete(
+            ending, lines, samples_of, choice.train, asked=session.asked, calls=seen, lost=lost, places=place
+        )
         if result.status is RolloutStatus.COMPLETED and lost and len(lost) == seen:
             failure = HarnessLost("the program that was started last made no call").failure()
             end = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failure}

@@ -12,15 +12,20 @@
 Each sampled token is in one sample, or is counted in the line's `left_out`.
 """
 
+import json
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rolloutpool_common.capabilities.harness.wire import HarnessReport, LineKind, LineReport
+from rolloutpool_common.capabilities.harness.wire import AskedWay, HarnessReport, LineKind, LineReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.tokens.versions import version_bounds
 from rolloutpool_worker.capabilities.harness.lines import Shape, TalkLine, common_length, hashes_of
+
+MOST_WAYS = 50
+"""Ways of asking that a report names; a program may change a field with each call."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,7 @@ def complete(
     trained: Collection[LineKind],
     *,
     calls: int,
+    asked: Sequence[Mapping[str, Any]] = (),
     lost: Collection[int] = (),
     places: int = 1,
 ) -> RolloutResult:
@@ -177,6 +183,7 @@ def complete(
         samples_of: How many samples each of them has.
         trained: The kinds that are trained.
         calls: How many calls were taken.
+        asked: How each of them was asked, besides its prompt.
         lost: Those that were made by a program that died, and not by the one that was started after it.
         places: How often the program was started.
     """
@@ -212,13 +219,25 @@ def complete(
         samples += kept
     changes: dict[str, object] = {
         "samples": samples,
-        "harness": HarnessReport(calls=calls, lines=reports, places=places),
+        "harness": HarnessReport(calls=calls, lines=reports, places=places, asked=_ways(asked)),
     }
     if chain := _chain(lines):
         changes["messages"] = [Message.model_validate(message) for message in chain[-1].real]
     # It has all that was sampled, and is no record of what is delivered.
     changes["replay"] = None
     return result.model_copy(update=changes)
+
+
+def _ways(asked: Sequence[Mapping[str, Any]]) -> list[AskedWay]:
+    """Gathers the calls that were asked alike; ways beyond `MOST_WAYS` are left out."""
+    found: dict[str, AskedWay] = {}
+    for n, sent in enumerate(asked, 1):
+        key = json.dumps(sent, sort_keys=True)
+        if key in found:
+            found[key].calls.append(n)
+        elif sent and len(found) < MOST_WAYS:
+            found[key] = AskedWay(dialect=sent["dialect"], fields=sent["fields"], calls=[n])
+    return list(found.values())
 
 
 def _cut(samples: Sequence[Sample], turn: int) -> list[Sample]:

@@ -23,7 +23,7 @@ from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_worker.capabilities.harness.presets import HARNESSES, Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
-from rolloutpool_worker.capabilities.harness.runtime import ProgramMissing, Runtime
+from rolloutpool_worker.capabilities.harness.runtime import ProgramMissing, Runtime, TooManyProcesses
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -112,7 +112,7 @@ class Runner:
                 end = await self._runtime.run(preset, self._values(session, place))
         except TimeoutError:
             return SessionEnd(failed=f"its program ran for more than harness.seconds ({choice.seconds:g})")
-        except ProgramMissing as error:
+        except (ProgramMissing, TooManyProcesses) as error:
             return SessionEnd(failed=error.message)
         except OSError as error:
             return SessionEnd(failed=f"its program could not be started: {error.strerror}")

@@ -35,7 +35,7 @@ class RunnerSettings(ActorSettings):
     runner_network: str = "bridge"
     """Network of containers, on which they have to reach the door: with `host`, 127.0.0.1 is this machine."""
     runner_pids: int = Field(default=1024, ge=8)
-    """Processes and threads of a container at the most."""
+    """Processes of a program at the most, in a container its threads too; one that has more is ended, and fails."""
     door_url: str = "http://127.0.0.1:9100"
     """Address under which programs reach a door."""
     plugins: Names = ()

@@ -31,8 +31,16 @@ LAST_WORDS_SECONDS = 1.0
 """How long after its end a program's output is read, if somebody else still holds it."""
 
 
+LOOK_SECONDS = 0.25
+"""Between two counts of a program's processes. A fork bomb makes some thousands meanwhile."""
+
+
 class ProgramMissing(RolloutPoolError):
     """The runner's machine has no such program."""
+
+
+class TooManyProcesses(RolloutPoolError):
+    """The program had more processes than ROLLOUTPOOL_RUNNER_PIDS allows."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,8 @@ class ProcessRuntime:
             raise ProgramMissing(f"this runner has no program {preset.command[0][:64]!r} in its PATH")
         own = variables(self._settings, str(place), preset.env)
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **own}
-        return await run_command(self._wrapped(place, [program, *preset.command[1:]]), env, place / "work")
+        wrapped = self._wrapped(place, [program, *preset.command[1:]])
+        return await run_command(wrapped, env, place / "work", most_processes=self._settings.runner_pids)
 
     def _wrapped(self, place: Path, command: list[str]) -> list[str]:
         settings = self._settings
@@ -132,8 +141,13 @@ def variables(settings: RunnerSettings, home: str, own: Mapping[str, str]) -> di
     return {"LANG": "C.UTF-8", "HOME": home, "TMPDIR": f"{home}/tmp", **passed, **own}
 
 
-async def run_command(arguments: Sequence[str], env: Mapping[str, str], folder: Path) -> ProgramEnd:
-    """Runs a command in a group of its own until it ends; then its group is ended, also when this is cancelled."""
+async def run_command(
+    arguments: Sequence[str], env: Mapping[str, str], folder: Path, *, most_processes: int | None = None
+) -> ProgramEnd:
+    """Runs a command in a group of its own until it ends; then its group is ended, also when this is cancelled.
+
+    Raises `TooManyProcesses` once it has more than `most_processes`.
+    """
     # A pipe of ours, because asyncio's own would have the end wait for whoever else holds it: a server that a program
     # has left behind in another group, for example.
     read, write = os.pipe()
@@ -154,18 +168,56 @@ async def run_command(arguments: Sequence[str], env: Mapping[str, str], folder: 
         finally:
             os.close(write)
         reading = asyncio.create_task(_read_end(printed))
+        growing = asyncio.create_task(_outgrow(process.pid, most_processes))
+        ending = asyncio.create_task(process.wait())
         try:
-            code = await process.wait()
+            await asyncio.wait({ending, growing}, return_when=asyncio.FIRST_COMPLETED)
+            if growing.done():
+                growing.result()
         finally:
+            growing.cancel()
             # Also what it has left behind: its processes are in its group, and with bubblewrap in its sandbox.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            code = await ending
             await asyncio.wait({reading}, timeout=LAST_WORDS_SECONDS)
             pipe.close()
         return ProgramEnd(code, await reading)
     finally:
         pipe.close()
+
+
+async def _outgrow(pid: int, most: int | None) -> None:
+    """Raises `TooManyProcesses` when a program has too many; otherwise it never ends.
+
+    The kernel's own limit (RLIMIT_NPROC) is none for root, and counts all processes of a user, whoever started them.
+    """
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if most is not None and (found := await asyncio.to_thread(count_processes, pid)) > most:
+            raise TooManyProcesses(f"its program had {found} processes, and may have {most} (ROLLOUTPOOL_RUNNER_PIDS)")
+
+
+def count_processes(pid: int) -> int:
+    """Counts a process, its descendants, and what is in its group or session; 0 where there is no /proc."""
+    parents: dict[int, int] = {}
+    own = {pid}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name before it may have blanks and brackets.
+            _, parent, group, session = entry.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            parents[int(entry.parent.name)] = int(parent)
+            if pid in (int(group), int(session)):
+                own.add(int(entry.parent.name))
+    children: dict[int, list[int]] = {}
+    for child, parent_id in parents.items():
+        children.setdefault(parent_id, []).append(child)
+    left = [*own]
+    while left:
+        more = [child for child in children.get(left.pop(), ()) if child not in own]
+        own.update(more)
+        left += more
+    return len(own & parents.keys())
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:

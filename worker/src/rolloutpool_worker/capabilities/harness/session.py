@@ -7,8 +7,9 @@
 3. The reply is kept when the turn is in the journal, so a program never hears what the pool could forget.
 4. After a crash the next worker reads all calls again. Those with a reply were sampled, so they are replayed from the
    journal, in their order; the others are asked.
-5. With no call to answer for `LINGER_SECONDS`, the worker lets go of the session (`SessionIdle`). The next call brings
-   it back. One that has been idle for too long ends as lost; one that its owner has ended completes.
+5. With no call to answer for `LINGER_SECONDS`, or at once where many sessions linger in its process, the worker lets go
+   of the session (`SessionIdle`). The next call brings it back. One that has been idle for too long ends as lost; one
+   that its owner has ended completes.
 """
 
 import asyncio
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 LINGER_SECONDS = 5.0
 """How long a worker keeps a session that has no call to answer."""
+MOST_LINGERING = 16
+"""Sessions of one process that are kept like that. Thousands that begin at once must not take its slots in turns."""
 AGAIN_SECONDS = 0.02
 DEADLINE_SECONDS = 15.0
 """So long before its deadline a session comes back to a worker, which then delivers what was sampled."""
@@ -62,6 +65,9 @@ class HarnessLost(InfraFault):
 class SessionRun:
     """One attempt at one session."""
 
+    lingering = 0
+    """How many of this process linger."""
+
     def __init__(self, conversation: Conversation, choice: HarnessChoice, sessions: Sessions, drain: Drain) -> None:
         self.conversation = conversation
         self.lines = Lines()
@@ -71,6 +77,8 @@ class SessionRun:
         self.news.set()
         self.seen = 0
         """How many calls it has read."""
+        self.asked: list[Mapping[str, Any]] = []
+        """How each of them was asked, besides its prompt."""
         self._choice = choice
         self._sessions = sessions
         self._drain = drain
@@ -117,21 +125,25 @@ class SessionRun:
         calls, self._end = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
         for call in calls:
             self.seen = call.n
-            found = self.lines.find(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests)
-            branch = self.branches.get(found.line)
+            self.asked.append(call.sent)
+            found = self.lines.find(
+                *(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests), after=call.after
+            )
+            branch, policy = self.branches.get(found.line), await self._policy_of(call)
             if branch is None:
-                policy = await self._policy_of(call)
                 branch = self.branches[found.line] = self.conversation.open_branch(found.new, policy)
+            branch.policy = policy
             turn = asyncio.ensure_future(self._turn(call, found.line, branch, [] if found.begins else found.new))
             self._turns.add(turn)
             if call.reply is not None:
                 await asyncio.wait([turn])
 
     async def _policy_of(self, call: StoredCall) -> Policy:
-        """Returns the policy that is told the call's tools."""
-        if call.tools_digest not in self._policies:
-            self._policies[call.tools_digest] = await self.conversation.policy_with(call.tools)
-        return self._policies[call.tools_digest]
+        """Returns the policy that is told the call's tools, and samples as the call says."""
+        key = f"{call.tools_digest} {json.dumps(call.sampling, sort_keys=True)}"
+        if key not in self._policies:
+            self._policies[key] = await self.conversation.policy_with(call.tools, call.sampling)
+        return self._policies[key]
 
     async def _turn(self, call: StoredCall, line: TalkLine, branch: Branch, new: list[dict[str, Any]]) -> None:
         """Samples the turn of a call, and keeps the reply."""
@@ -197,7 +209,12 @@ class SessionRun:
 
     async def _rest(self) -> None:
         """Waits a while for a call, and lets go of the session where there is none."""
-        await self._until(self.news.wait(), min(LINGER_SECONDS, self._choice.idle_seconds))
+        seconds = LINGER_SECONDS if SessionRun.lingering < MOST_LINGERING else 0.0
+        SessionRun.lingering += 1
+        try:
+            await self._until(self.news.wait(), min(seconds, self._choice.idle_seconds))
+        finally:
+            SessionRun.lingering -= 1
         if self.news.is_set():
             return
         claim, most = self._claim, self._choice.idle_seconds

@@ -33,6 +33,12 @@ class AgentRequest:
     """Whether a stream ends with the counts of tokens."""
     namespaces: Mapping[str, str] = field(default_factory=dict)
     """Of tools that the dialect has in a namespace: name in chat form -> namespace."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """How the program would have the turn sampled, by the pool's names; as it came, so nobody has checked it."""
+    after: str | None = None
+    """The reply that the messages stand behind, where the program names it instead of sending its history."""
+    renews_system: bool = False
+    """Whether the first message is a system text for the whole talk, and not something said behind `after`."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,12 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
 class Dialect(Protocol):
     """One way in which programs call a model."""
 
+    name: str
+    """As people know it."""
     media_type: str
     """Of a stream."""
+    prompt_fields: frozenset[str]
+    """Fields of a request that make its prompt. All others say how it is asked."""
     ping: bytes
     """What is sent while the policy samples, so that nobody on the way gives the connection up."""
 
@@ -115,6 +125,18 @@ STATUS: Mapping[ErrorKind, int] = {
     "failed": 503,
 }
 """Only `busy` and `failed` are repeated by SDKs."""
+
+
+def sampling_of(body: Mapping[str, Any], length: Sequence[str], stop: str) -> dict[str, Any]:
+    """Reads how a program would have its turn sampled; `length` and `stop` are the dialect's names for these."""
+    stops = body.get(stop)
+    given = {
+        "temperature": body.get("temperature"),
+        "top_p": body.get("top_p"),
+        "max_tokens": next((body[name] for name in length if body.get(name) is not None), None),
+        "stop": [stops] if isinstance(stops, str) else stops or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:

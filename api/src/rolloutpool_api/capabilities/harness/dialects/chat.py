@@ -14,6 +14,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     joined_system,
     message_of,
     objects,
+    sampling_of,
     text_field,
     texts,
 )
@@ -35,7 +36,9 @@ TYPES: Mapping[ErrorKind, tuple[str, str | None]] = {
 class ChatDialect:
     """Requests and replies of `/v1/chat/completions`."""
 
+    name = "chat completions"
     media_type = "text/event-stream"
+    prompt_fields = frozenset({"messages", "tools"})
     ping = b": the policy samples\n\n"
 
     def read(self, body: Mapping[str, Any], *, drop: bool) -> AgentRequest:
@@ -49,6 +52,7 @@ class ChatDialect:
             stream=body.get("stream") is True,
             model=str(body.get("model") or "policy"),
             with_usage=isinstance(options, dict) and options.get("include_usage") is True,
+            sampling=sampling_of(body, ("max_completion_tokens", "max_tokens"), "stop"),
         )
 
     def whole(self, reply: AgentReply, request: AgentRequest) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     joined_system,
     message_of,
     objects,
+    sampling_of,
     text_field,
     texts,
 )
@@ -39,7 +40,9 @@ BETWEEN = "\n"
 class MessagesDialect:
     """Requests and replies of `/v1/messages`."""
 
+    name = "Messages"
     media_type = "text/event-stream"
+    prompt_fields = frozenset({"system", "messages", "tools"})
     ping = event({"type": "ping"}, "ping")
 
     def read(self, body: Mapping[str, Any], *, drop: bool) -> AgentRequest:
@@ -54,6 +57,7 @@ class MessagesDialect:
             tools=list(_tools(body, drop=drop)),
             stream=body.get("stream") is True,
             model=str(body.get("model") or "policy"),
+            sampling=sampling_of(body, ("max_tokens",), "stop_sequences"),
         )
 
     def whole(self, reply: AgentReply, request: AgentRequest) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     joined_system,
     message_of,
     objects,
+    sampling_of,
     text_field,
     texts,
 )
@@ -27,13 +28,16 @@ TEXT = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoni
 class ResponsesDialect:
     """Requests and replies of `/v1/responses`."""
 
+    name = "Responses"
     media_type = "text/event-stream"
+    prompt_fields = frozenset({"instructions", "input", "tools"})
     ping = b": the policy samples\n\n"
 
     def read(self, body: Mapping[str, Any], *, drop: bool) -> AgentRequest:
         """See `Dialect.read`."""
+        after = None
         if body.get("previous_response_id") is not None:
-            raise CallRefused("previous_response_id: the door keeps no responses; send the whole input, `store: false`")
+            after = text_field(body, "previous_response_id", "the request").removeprefix("resp_")
         messages = []
         if body.get("instructions"):
             messages.append(message_of("system", text_field(body, "instructions", "the request")))
@@ -45,11 +49,14 @@ class ResponsesDialect:
                 _add(messages, item)
         tools, namespaces = _tools(body, drop=drop)
         return AgentRequest(
-            messages=joined_system(messages),
+            messages=messages if after else joined_system(messages),
             tools=tools,
             stream=body.get("stream") is True,
             model=str(body.get("model") or "policy"),
             namespaces=namespaces,
+            sampling=sampling_of(body, ("max_output_tokens",), "stop"),
+            after=after,
+            renews_system=bool(body.get("instructions")),
         )
 
     def whole(self, reply: AgentReply, request: AgentRequest) -> dict[str, Any]:

@@ -1,0 +1,129 @@
+"""How a program asks, besides its messages: by the reply that it goes on from, and with its own sampling parameters."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, client
+from tests.support.open_sessions import opened
+from tests.support.pool import Pool
+
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
+
+TOOL = {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}
+
+
+class AskedPolicy(LedPolicy):
+    """Remembers how it was to sample."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        super().__init__(tokenizer)
+        self.asked: list[GenerateParams] = []
+
+    async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
+        self.asked.append(params)
+        return await super().__call__(prompt_ids, params)
+
+
+@pytest.fixture
+def asked(tokenizer: ChatTokenizer) -> AskedPolicy:
+    return AskedPolicy(tokenizer)
+
+
+@pytest.fixture
+def asked_url(asked: AskedPolicy, tokenizer: ChatTokenizer) -> Iterator[str]:
+    with serve_callback(callback_app(asked, tokenizer=tokenizer), [0]) as served:
+        yield served.url
+
+
+async def test_a_program_may_name_the_reply_instead_of_sending_its_history(
+    pool: Pool, door: DoorProcess, led: LedPolicy, led_url: str
+) -> None:
+    """Two equal beginnings, each continued by name: their texts alone could not tell them apart."""
+    session, before = await opened(pool, door, led_url), len(led.sampled)
+    async with client(session.url, session.key) as calls:
+
+        async def ask(said: Any, **more: Any) -> dict[str, Any]:
+            body = {"model": "any", "input": said, "instructions": "You are a program.", "tools": [TOOL], **more}
+            answer = await calls.post("/v1/responses", json=body)
+            assert answer.is_success, answer.text
+            found: dict[str, Any] = answer.json()
+            return found
+
+        first, second = [await ask("do 0") for _ in range(2)]
+        # The second goes on first, and in its line; then the first.
+        later = await ask("and now", previous_response_id=second["id"])
+        await ask("and now", previous_response_id=first["id"])
+        called = await ask("do 1", previous_response_id=later["id"])
+        (call,) = called["output"]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "0"}
+        ended = await ask([output], previous_response_id=called["id"])
+        assert ended["output"][0]["content"][0]["text"].startswith("Said after 1")
+        for unknown in (
+            "resp_nobody-1",
+            f"resp_{session.uid}-99",
+            f"resp_{session.uid}-0",
+            f"resp_{session.uid}-\u0663",
+        ):
+            refused = await calls.post("/v1/responses", json={"input": "x", "previous_response_id": unknown})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+    result = await session.end()
+    report = result.harness
+    assert report is not None
+    assert sorted((line.kind, line.turns, line.parent) for line in report.lines) == [("child", 2, 2), ("main", 4, None)]
+    # The two lines begin alike, so the last reply of the one that did not go on is left out.
+    assert sum(line.tokens for line in report.lines) == sum(map(len, led.sampled[before:]))
+    assert [message.role for message in result.messages][:2] == ["system", "user"]
+
+
+async def test_new_instructions_take_the_place_of_the_old_ones(
+    pool: Pool, door: DoorProcess, asked: AskedPolicy, asked_url: str
+) -> None:
+    session = await opened(pool, door, asked_url)
+    async with client(session.url, session.key) as calls:
+        first = (await calls.post("/v1/responses", json={"input": "do 0", "instructions": "Be short."})).json()
+        for instructions in ("Be long.", None):
+            body = {"input": "do 0", "instructions": instructions, "previous_response_id": first["id"]}
+            assert (await calls.post("/v1/responses", json=body)).is_success
+    systems = [one.messages[0]["content"] for one in asked.asked]
+    assert systems == ["Be short.", "Be long.", "Be short."]
+    assert [len(one.messages) for one in asked.asked] == [2, 4, 4]
+    await session.end()
+
+
+@pytest.mark.parametrize("whose", ["rollout", "agent"])
+async def test_a_program_s_own_sampling_parameters_count_where_the_rollout_says_so(
+    pool: Pool, door: DoorProcess, asked: AskedPolicy, asked_url: str, whose: str
+) -> None:
+    """They may change within a line, which stays one sample."""
+    session = await opened(pool, door, asked_url, sampling=whose)
+    history: list[dict[str, Any]] = []
+    async with client(session.url, session.key) as calls:
+        for temperature, length in ((0.5, 64), (0.25, 100_000), (None, None)):
+            history.append({"role": "user", "content": "do 0"})
+            own = {"temperature": temperature, "max_tokens": length, "stop": "never"} if length else {}
+            body = {"model": "any", "messages": history, "user": "somebody", **own}
+            answer = (await calls.post("/v1/chat/completions", json=body)).json()
+            history.append(answer["choices"][0]["message"])
+        history.append({"role": "user", "content": "do 0"})
+        wrong = await calls.post("/v1/chat/completions", json={"messages": history, "temperature": "hot"})
+        assert wrong.status_code == (400 if whose == "agent" else 200)
+    found = [(one.temperature, one.max_tokens, one.stop) for one in asked.asked[:3]]
+    rest = (1.0, 512, None)
+    theirs = [(0.5, 64, ["never"]), (0.25, 32_768, ["never"]), rest]
+    assert found == (theirs if whose == "agent" else [rest] * 3)
+    result = await session.end()
+    assert_all_once(result, asked.sampled)
+    assert len(result.samples) == 1
+    assert result.harness is not None
+    ways = result.harness.asked
+    assert [(way.dialect, way.fields.get("temperature"), way.calls) for way in ways[:3]] == [
+        ("chat completions", 0.5, [1]),
+        ("chat completions", 0.25, [2]),
+        ("chat completions", None, [3]),
+    ]
+    assert ways[0].fields["user"] == "somebody"
+    assert "messages" not in ways[0].fields
