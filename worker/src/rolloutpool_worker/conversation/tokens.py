@@ -315,6 +315,15 @@ class TokenTrack:
             # An ordinary tool result can be rendered, so it is what the policy sampled that can't be answered.
             raise TemplateRefusedTurn(f"turn {turn}: {refused.message}") from None
 
+    async def count(self, messages: Sequence[dict[str, Any]]) -> int:
+        """Counts the ids of a prompt of these messages, which shows all tools; nothing else changes."""
+        tools, kwargs = self._tools or None, self._spec.template_kwargs
+        ids = await off_loop(
+            rendering_size(messages),
+            lambda: self._tokenizer.render_prompt(messages, tools=tools, template_kwargs=kwargs),
+        )
+        return len(ids)
+
     async def replace(self, messages: Sequence[dict[str, Any]], turn: int) -> None:
         """Makes an edited history the context: a new sample, whose prompt is the whole of it."""
         self.ledger.accept_echo(await self._render_whole(messages, f"turn {turn}: the edited history"))

@@ -49,7 +49,9 @@ DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": ChatDialect(),
     "/v1/responses": ResponsesDialect(),
     "/v1/messages": MessagesDialect(),
+    "/v1/messages/count_tokens": MessagesDialect(),
 }
+COUNTS = "/v1/messages/count_tokens"
 PING_SECONDS = 10.0
 PREFIX = "/s/"
 RETRY_SECONDS = 1
@@ -144,7 +146,7 @@ class Door:
             # Read before it may be refused: a client that still sends may not read the answer.
             body = await self._body(receive)
             with self._held_for(session):
-                await self._call(session, place, body, dialect, scope, receive, send)
+                await self._call(session, place, body, dialect, scope, receive, send, counts=at == COUNTS)
         finally:
             self._held -= 1
 
@@ -174,8 +176,10 @@ class Door:
         scope: Scope,
         receive: Receive,
         send: Send,
+        *,
+        counts: bool,
     ) -> None:
-        """Has one call answered."""
+        """Has one call answered; with `counts` it asks only how many tokens its prompt has."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         end = time.monotonic() + self._settings.door_hold_seconds
         request, sent = self._read(body, dialect, session)
@@ -193,6 +197,7 @@ class Door:
                 request.tools,
                 sampling=_checked_sampling(request) if session.choice.sampling == "agent" else {},
                 after=after,
+                counts=counts,
                 sent=sent,
             ),
             request_id=(headers.get(b"x-client-request-id") or headers.get(b"idempotency-key") or "")[:128],
@@ -246,6 +251,11 @@ class Door:
         if "too_long" in reply:
             await answer.fail("long", "prompt is too long: the policy's maximum context length is reached")
             return False
+        if "refused" in reply:
+            await answer.fail("invalid", reply["refused"])
+            return False
+        if "counted" in reply:
+            return await answer.give_whole({"input_tokens": reply["counted"]}, gone)
         return await answer.give(AgentReply.of(uid, n, int(time.time()), reply), gone)
 
     async def _body(self, receive: Receive) -> bytes:
@@ -320,13 +330,20 @@ class _Answer:
 
     async def give(self, reply: AgentReply, gone: "asyncio.Future[None]") -> bool:
         """Sends the reply; tells whether the program was there until the last byte."""
-        if self._request.stream:
-            await self._begin()
-            await self._part(b"".join(self._dialect.events(reply, self._request)))
-        else:
-            data = orjson.dumps(self._dialect.whole(reply, self._request))
-            await _start(self._send, 200, {"content-length": str(len(data))})
-            await self._part(data)
+        if not self._request.stream:
+            return await self.give_whole(self._dialect.whole(reply, self._request), gone)
+        await self._begin()
+        await self._part(b"".join(self._dialect.events(reply, self._request)))
+        return await self._end(gone)
+
+    async def give_whole(self, found: dict[str, Any], gone: "asyncio.Future[None]") -> bool:
+        """Sends an object; tells whether the program was there until the last byte."""
+        data = orjson.dumps(found)
+        await _start(self._send, 200, {"content-length": str(len(data))})
+        await self._part(data)
+        return await self._end(gone)
+
+    async def _end(self, gone: "asyncio.Future[None]") -> bool:
         # A connection that was closed meanwhile is known once the loop has had a turn. After its end every answer
         # counts as left, so it is looked at before.
         await asyncio.sleep(0)

@@ -47,6 +47,8 @@ class ModelCall:
     """Sampling parameters of its own, in the place of the rollout's."""
     after: int | None = None
     """The reply that it follows, where the program has named it."""
+    counts: bool = False
+    """Whether it asks only how many tokens its prompt has."""
     sent: Mapping[str, Any] = field(default_factory=dict)
     """How it was asked besides that, for people: `dialect` and `fields`. It is no part of what makes calls equal."""
 
@@ -68,6 +70,7 @@ class StoredCall:
     """Its place among the replies, and the reply; None while there is none."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     after: int | None = None
+    counts: bool = False
     sent: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -230,6 +233,8 @@ class Sessions:
             asked["sampling"] = call.sampling
         if call.after is not None:
             asked["after"] = call.after
+        if call.counts:
+            asked["counts"] = True
         record = orjson.dumps({**asked, "sent": sent_digest})
         new = {digest: text for digest, text in zip(digests, parts, strict=True) if digest not in stored}
         said = [text for pair in new.items() for text in pair]
@@ -349,6 +354,7 @@ class Sessions:
                 reply=_placed(reply),
                 sampling=record.get("sampling") or {},
                 after=record.get("after"),
+                counts="counts" in record,
                 sent=known[record["sent"]],
             )
             for n, (replied, _), record, reply in zip(

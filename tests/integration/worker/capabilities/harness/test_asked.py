@@ -94,6 +94,39 @@ async def test_new_instructions_take_the_place_of_the_old_ones(
     await session.end()
 
 
+async def test_tokens_are_counted_and_nothing_is_sampled(
+    pool: Pool, door: DoorProcess, led: LedPolicy, led_url: str, tokenizer: ChatTokenizer
+) -> None:
+    """The count is what the policy's prompt has, and asking is no line of talk."""
+    session, before = await opened(pool, door, led_url), len(led.sampled)
+    schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+    tools = [{"name": "shell", "description": "Runs a command.", "input_schema": schema}]
+    body = {"system": "You are a program.", "messages": [{"role": "user", "content": "do 0"}], "tools": tools}
+    async with client(session.url, session.key) as calls:
+        counted = [(await calls.post("/v1/messages/count_tokens", json=body)).json() for _ in range(2)]
+        assert len(led.sampled) == before
+        said = (await calls.post("/v1/messages", json={**body, "max_tokens": 512})).json()
+        refused = await calls.post("/v1/messages/count_tokens", json={"messages": []})
+    assert refused.status_code == 400
+    assert counted == [{"input_tokens": said["usage"]["input_tokens"]}] * 2
+    result = await session.end()
+    assert result.harness is not None
+    assert [(line.kind, line.turns) for line in result.harness.lines] == [("main", 1)]
+    (sample,) = result.samples
+    assert len(sample.prompt_ids) == counted[0]["input_tokens"]
+    assert [way.calls for way in result.harness.asked] == [[3]]
+
+
+async def test_a_program_that_only_counts_is_no_sample(pool: Pool, door: DoorProcess, led_url: str) -> None:
+    session = await opened(pool, door, led_url)
+    async with client(session.url, session.key) as calls:
+        body = {"messages": [{"role": "user", "content": "do 0"}]}
+        assert (await calls.post("/v1/messages/count_tokens", json=body)).is_success
+    result = await session.end(reward=1.0)
+    assert result.failure is not None
+    assert (result.status, result.failure.category) == ("failed", "harness_lost")
+
+
 @pytest.mark.parametrize("whose", ["rollout", "agent"])
 async def test_a_program_s_own_sampling_parameters_count_where_the_rollout_says_so(
     pool: Pool, door: DoorProcess, asked: AskedPolicy, asked_url: str, whose: str

@@ -24,6 +24,7 @@ from rolloutpool_common.capabilities.harness.sessions import Sessions, StoredCal
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.errors import InfraFault, PromptTooLong
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason
+from rolloutpool_common.rendering import TemplateRefused
 from rolloutpool_common.store import ClaimLost
 from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
 from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
@@ -125,7 +126,11 @@ class SessionRun:
         calls, self._end = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
         for call in calls:
             self.seen = call.n
-            self.asked.append(call.sent)
+            self.asked.append({} if call.counts else call.sent)
+            if call.counts:
+                if call.reply is None:
+                    self._turns.add(asyncio.ensure_future(self._count(call)))
+                continue
             found = self.lines.find(
                 *(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests), after=call.after
             )
@@ -164,6 +169,15 @@ class SessionRun:
         place = await self._keep(call, self._reply(call, branch, sampled))
         self.lines.answered(line, call.n, place, sampled.message)
 
+    async def _count(self, call: StoredCall) -> None:
+        """Answers how many tokens a prompt has as it was sent: without reasoning that the program does not send back."""
+        policy = await self._policy_of(call)
+        try:
+            reply: dict[str, Any] = {"counted": await policy.open_tokens().count(call.messages)}
+        except TemplateRefused as refused:
+            reply = {"refused": refused.message}
+        await self._keep(call, reply)
+
     async def _keep(self, call: StoredCall, reply: dict[str, Any]) -> int:
         """Keeps a reply, unless it was kept before; returns its place among the replies."""
         if call.reply is not None:
@@ -201,7 +215,7 @@ class SessionRun:
         """Ends as its owner, or its runner, has said."""
         if end.failed is not None:
             raise HarnessLost(end.failed)
-        if not self.seen and not self._claim.spec.allow_untrained:
+        if not self.lines.all and not self._claim.spec.allow_untrained:
             raise HarnessLost("its program ended without a call of its model at the session's address")
         if end.reward is not None:
             self.conversation.score = SessionScore(end.reward, end.reward_parts)
