@@ -19,6 +19,7 @@ from rolloutpool_api.uvicorn_compat import head_limits
 from rolloutpool_api.waiting_heads import WaitingHeads
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
+from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, SecretStore, Store, StoreUntrusted
 
 FINISH_SECONDS = 1
@@ -40,7 +41,7 @@ def main() -> int:
     settings.start_logging()
     allow_open_files()
     host, port = listener.getsockname()[:2]
-    calls = DoorCalls(store, f"{socket.gethostname()}:{port}")
+    calls = DoorCalls(store, f"{socket.gethostname()}:{port}", Publisher(store, settings.celery_url))
     config = uvicorn.Config(
         Door(settings, calls),
         loop="uvloop",

@@ -4,7 +4,9 @@
    second. A call's holder is both, and a number of the connection. When a door is started again, or is gone for some
    seconds, the calls of the start before it are known to be cut, and their repetitions find the same turns.
 2. Workers put what they have answered into the door's list. One blocking reader wakes who waits.
-3. Who waits looks after its call every two seconds (`Sessions.look_after`), in case a worker has died with it.
+3. A call may bring back a session that no worker has. Its ticket is published here and at once, because the API, which
+   publishes everything else, looks once a second.
+4. Who waits looks after its call every two seconds (`Sessions.look_after`), in case a worker has died with it.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 import structlog
 
 from rolloutpool_common.capabilities.harness.sessions import ModelCall, News, OpenSession, Sessions, TakenCall
+from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -39,9 +42,12 @@ MOST_STORED = 1_000
 class DoorCalls:
     """The calls that one door holds."""
 
-    def __init__(self, store: Store, address: str) -> None:
+    def __init__(self, store: Store, address: str, publisher: Publisher) -> None:
         """`address` is host and port, without blanks."""
         self.store = store
+        self._publisher = publisher
+        self._woken = asyncio.Event()
+        """Set when an outbox has the ticket of a session that a call has brought back."""
         self.sessions = Sessions(store)
         self._address = address
         self._start = secrets.token_hex(8)
@@ -53,16 +59,17 @@ class DoorCalls:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to beat and to listen."""
-        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
+        """Begins to beat, to listen and to publish."""
+        self._tasks = [asyncio.create_task(work()) for work in (self._beat, self._listen, self._publish)]
 
     async def stop(self) -> None:
-        """Ends both, and disconnects; the calls that are held count as cut."""
+        """Ends that, and disconnects; the calls that are held count as cut."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
         with suppress(StoreError):
             await self.sessions.leave(self._address)
+        self._publisher.close()
         await self.store.close()
 
     def holder(self) -> str:
@@ -102,7 +109,7 @@ class DoorCalls:
 
         A call is known by its connection, so it may be stored once more where only the answer was lost.
         """
-        return await self._patiently(
+        taken = await self._patiently(
             lambda: self.sessions.take(
                 *(session, place, call),
                 request_id=request_id,
@@ -112,6 +119,9 @@ class DoorCalls:
             ),
             end,
         )
+        if taken.woken:
+            self._woken.set()
+        return taken
 
     @staticmethod
     async def _patiently(ask: Callable[[], Awaitable[T]], end: float) -> T:
@@ -169,6 +179,14 @@ class DoorCalls:
             except StoreError as error:
                 _log.warning("redis does not answer the door", error=error.message)
             await asyncio.sleep(BEAT_SECONDS)
+
+    async def _publish(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            # What this misses, the API finds in the outbox.
+            with suppress(StoreError):
+                await self._publisher.pump()
 
     async def _listen(self) -> None:
         while True:

@@ -81,6 +81,8 @@ class TakenCall:
     outcome: Outcome
     n: int = 0
     reply: dict[str, Any] | None = None
+    woken: bool = False
+    """Whether it has put its session's ticket into an outbox, from which it is to be published."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class Sessions:
         if outcome != "taken":
             return TakenCall(outcome)
         stored.update(new)
-        return TakenCall(outcome, answer["n"], _reply(answer["reply"]))
+        return TakenCall(outcome, answer["n"], _reply(answer["reply"]), woken=bool(answer["woken"]))
 
     async def history(self, uid: str, n: int) -> list[dict[str, Any]] | None:
         """Reads the messages of a call, and its reply behind them; None where it has none that says anything."""

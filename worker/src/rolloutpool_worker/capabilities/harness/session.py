@@ -170,7 +170,7 @@ class SessionRun:
         self.lines.answered(line, call.n, place, sampled.message)
 
     async def _count(self, call: StoredCall) -> None:
-        """Answers how many tokens a prompt has as it was sent: without reasoning that the program does not send back."""
+        """Answers how many tokens a prompt has, without reasoning that the program does not send back."""
         policy = await self._policy_of(call)
         try:
             reply: dict[str, Any] = {"counted": await policy.open_tokens().count(call.messages)}

@@ -5,7 +5,7 @@ local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
 -- Have a worker look at a session's calls: the one that runs it, or the next one that claims it. A session that waits for
--- its program's next call is delayed, and is put at the front of the queue.
+-- its program's next call is delayed, and is put at the front of the queue; returns 1 then, because somebody has to publish it.
 local function wake_session(batch, index)
   local uid = batch .. '-' .. index
   local status, worker = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker'))
@@ -16,8 +16,10 @@ local function wake_session(batch, index)
     redis.call('HDEL', k_rollout(uid, 'session'), 'idle')
     if redis.call('ZREM', P .. 'delayed', uid) == 1 then
       to_outbox(batch, index, redis.call('HGET', k_batch(batch), 'priority'))
+      return 1
     end
   end
+  return 0
 end
 
 -- Whether a rollout's calls can be answered no more: it has ended, or it is sampled and waits for its grade.

@@ -3,7 +3,8 @@
 -- it (else 0), holder ("{address} {start}" of the door, and a number of the connection), calls at the most, calls at once at
 -- the most, bytes at the most, the call (JSON), how many of the session's messages and lists of tools the door takes to be
 -- stored, then digest and JSON of each of the call's that is not among these.
--- Answer: outcome; with `taken` also n, and reply (with its place among the replies in front; '' if there is none yet).
+-- Answer: outcome; with `taken` also n, reply (with its place among the replies in front; '' if there is none yet), and woken
+-- (1: an outbox has the session's ticket now).
 --   taken      it is call n, a new one or a repetition
 --   gone       there is no such rollout
 --   over       the session has ended
@@ -86,5 +87,5 @@ end
 redis.call('HSET', key, 'held:' .. n, holder, 'place:' .. n, place)
 if request ~= '' then redis.call('HSETNX', key, 'id:' .. n, request) end
 local reply = redis.call('HGET', k_rollout(uid, 'replies'), n)
-if not reply then wake_session(batch, index) end
-return { 'outcome', 'taken', 'n', tonumber(n), 'reply', reply or '' }
+local woken = reply and 0 or wake_session(batch, index)
+return { 'outcome', 'taken', 'n', tonumber(n), 'reply', reply or '', 'woken', woken }
