@@ -40,9 +40,12 @@ from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.errors import ClientError
 from rolloutpool_trainer.local.ports import free_port
+from rolloutpool_worker.tools import TOOLS
 
 AT_ONCE = 12
 ROUNDS = (2, 3, 5)
+PLAIN = 4
+"""Ordinary rollouts of a batch."""
 PAUSE_SECONDS = (0.5, 1.0)
 """Before each repetition, as OpenAI's SDK makes them."""
 VICTIMS = ("door", "worker", "redis", "runner", "program")
@@ -55,8 +58,10 @@ PROGRAM = Path(__file__).parents[1] / "support" / "small_program.py"
 class CountedPolicy:
     """Makes as many calls as the prompt says, each with a number of its own, so that no two turns are equal."""
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, *, adds: bool = False) -> None:
+        """Calls the program's `shell`, or the pool's own `add`."""
         self._tokenizer = tokenizer
+        self._adds = adds
         self._n = 0
         self.sampled: list[list[int]] = []
 
@@ -79,7 +84,8 @@ class CountedPolicy:
         self._n += 1
         rounds = int(said.rpartition("do ")[2].split()[0])
         if done < rounds:
-            call = {"name": "shell", "arguments": {"command": f"echo {self._n}"}}
+            arguments = {"a": self._n, "b": 1} if self._adds else {"command": f"echo {self._n}"}
+            call = {"name": "add" if self._adds else "shell", "arguments": arguments}
             text = f"<tool_call>\n{json.dumps(call, separators=(',', ':'))}\n</tool_call>"
         else:
             text = f"Answer number {self._n}."
@@ -201,7 +207,7 @@ class Campaign:
     async def session(self, name: str, number: int) -> None:
         """Runs one session, of a program here or of one that a runner starts."""
         rounds = random.choice(ROUNDS)
-        runs = number % 3 == 2
+        runs = number // len(self._trainers) % 3 == 2
         text = f"session {number}, do {rounds} rounds"
         command = [sys.executable, str(PROGRAM), text]
         env = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}"}
@@ -224,13 +230,25 @@ class Campaign:
             async for result in batch.results():
                 self.results[name].append(result)
 
+    async def plain(self, number: int) -> None:
+        """Runs some ordinary rollouts."""
+        texts = [f"rollout {number}.{n}, do {random.choice(ROUNDS)} rounds" for n in range(PLAIN)]
+        batch = await self._client.submit(
+            [{"messages": [{"role": "user", "content": text}]} for text in texts],
+            defaults={"tokenizer_name": TINY, "tools": ["add"]},
+            trainer=self._trainers["plain"]["trainer"],
+        )
+        async with asyncio.timeout(LONGEST):
+            async for result in batch.results():
+                self.results["plain"].append(result)
+
     async def work(self, numbers: Iterator[int]) -> None:
         """Runs sessions, one after the other, until the kills are over."""
         while not self.ended:
             number = next(numbers)
             name = list(self._trainers)[number % len(self._trainers)]
             try:
-                await self.session(name, number)
+                await (self.plain(number) if name == "plain" else self.session(name, number))
             except Exception as error:
                 self.errors.append(f"session {number} ({name}): {error!r}")
 
@@ -309,10 +327,13 @@ async def main(times: int, seed: int) -> int:
     random.seed(seed)
     tokenizer = load_tokenizer(TINY)
     policies = {"callback": CountedPolicy(tokenizer), "engine": CountedPolicy(tokenizer)}
+    policies["plain"] = CountedPolicy(tokenizer, adds=True)
+    add = [tool.definition for tool in TOOLS.values() if tool.name == "add"]
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalPool(workers=2, flower=False, door=True) as pool,
         serve_callback(callback_app(policies["callback"], tokenizer=tokenizer), [0]) as served,
+        serve_callback(callback_app(policies["plain"], tokenizer=tokenizer, tools=add), [0]) as served_plain,
     ):
         env = {"ROLLOUTPOOL_REDIS_URL": pool.redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(pool.secrets_file)}
         second = free_port()
@@ -339,6 +360,7 @@ async def main(times: int, seed: int) -> int:
             trainers: dict[str, dict[str, Any]] = {
                 "callback": {"trainer": [served.url]},
                 "engine": {"trainer": [engine.url], "protocol": "vllm"},
+                "plain": {"trainer": [served_plain.url]},
             }
             campaign = Campaign(client, door, doors, trainers)
             started = time.monotonic()
@@ -355,12 +377,12 @@ async def main(times: int, seed: int) -> int:
                     extra.close()
             faults = list(campaign.errors)
             for name, results in campaign.results.items():
-                own = judge(results, policies[name].sampled, idempotent=name == "callback")
+                own = judge(results, policies[name].sampled, idempotent=name != "engine")
                 faults += [f"{name}: {fault}" for fault in own]
                 turns = sum(result.num_llm_calls for result in results)
                 again = sum(turn.resampled for result in results for turn in result.turns)
                 asked = len(policies[name].sampled)
-                print(f"{name}: {len(results)} sessions, {turns} turns, {asked} sampled, {again} resampled")
+                print(f"{name}: {len(results)} rollouts, {turns} turns, {asked} sampled, {again} resampled")
             print(f"kills: {dict(campaign.kills)} in {time.monotonic() - started:.0f} s")
             for fault in faults:
                 print(f"FAULT {fault}")
