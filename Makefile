@@ -176,7 +176,7 @@ learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning/README.md and its pi
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(LEARN_SEEDS) $(ARGS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --seeds "$$(echo $(LEARN_SEEDS) | cut -d, -f1)" --publish docs/learning $(ARGS)
 
-test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, and through an imitated vLLM; run the maths on torch
+test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, through an imitated vLLM, and an agent at the door; run the maths on torch
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/unit/rl/test_torch_maths.py tests/unit/rl/test_padded_batch.py tests/learning $(ARGS)
 
 test-engines: $(ENGINES_STAMP) ## Run batches over imitated engines with a real model, through weight updates and kills (torch in build/engines)
