@@ -26,12 +26,13 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 # Each has an environment of its own, because their packages do not go together.
-TRAINERS := verifiers marin osmosis nemo trl
+TRAINERS := verifiers marin osmosis nemo harbor trl
 # What needs a newer Python is left out where there is none.
 PYTHON312 ?= python3.12
 PYTHON_marin := $(PYTHON312)
 PYTHON_osmosis := $(PYTHON312)
 PYTHON_nemo := $(PYTHON312)
+PYTHON_harbor := $(PYTHON312)
 # Of trainers for GPUs the wheels are fetched and read, and not installed. They run on the torch of `trl`.
 WHEELS := build/trainers/sources
 # Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out. With twice as

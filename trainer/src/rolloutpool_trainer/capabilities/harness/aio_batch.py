@@ -31,7 +31,12 @@ class AsyncHarnessBatch:
         return await self._client.ask(calls.session(f"{self.batch_id}-{index}"))
 
     async def end_session(
-        self, index: int = 0, *, reward: float | None = None, reward_parts: Mapping[str, float] | None = None
+        self,
+        index: int = 0,
+        *,
+        reward: float | None = None,
+        reward_parts: Mapping[str, float] | None = None,
+        failed: str | None = None,
     ) -> "HarnessSession":
         """Ends the session of a rollout: it takes no further calls, and its result is made.
 
@@ -39,6 +44,7 @@ class AsyncHarnessBatch:
             index: The rollout's place in the batch.
             reward: What the rollout is worth; None where that is not known, or a grader says it.
             reward_parts: What the reward is made of.
+            failed: Why the program is given up: the rollout fails as `infra`, and is no sample with a reward of 0.
 
         Raises:
             NotFound: The rollout is unknown, or has no harness.
@@ -47,5 +53,5 @@ class AsyncHarnessBatch:
         from rolloutpool_common.capabilities.harness.wire import SessionEnd
         from rolloutpool_trainer.capabilities.harness import calls
 
-        how = SessionEnd(reward=reward, reward_parts=dict(reward_parts or {}))
+        how = SessionEnd(reward=reward, reward_parts=dict(reward_parts or {}), failed=failed)
         return await self._client.ask(calls.end_session(f"{self.batch_id}-{index}", how))
