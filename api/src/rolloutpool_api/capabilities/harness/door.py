@@ -11,6 +11,7 @@ A door knows no tokens, and keeps nothing that its death could lose. Any number 
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -46,12 +47,14 @@ from rolloutpool_common.store import StoreError, StoreFull
 _log = structlog.stdlib.get_logger(__name__)
 
 DIALECTS: Mapping[str, Dialect] = {
-    "/v1/chat/completions": ChatDialect(),
-    "/v1/responses": ResponsesDialect(),
-    "/v1/messages": MessagesDialect(),
-    "/v1/messages/count_tokens": MessagesDialect(),
+    "/chat/completions": ChatDialect(),
+    "/responses": ResponsesDialect(),
+    "/messages": MessagesDialect(),
+    "/messages/count_tokens": MessagesDialect(),
 }
-COUNTS = "/v1/messages/count_tokens"
+"""By the end of an address. SDKs disagree about who writes the /v1 before it, so it is left out."""
+COUNTS = "/messages/count_tokens"
+_VERSIONS = re.compile(r"^(?:/v1(?=/|$))+")
 PING_SECONDS = 10.0
 PREFIX = "/s/"
 RETRY_SECONDS = 1
@@ -95,8 +98,8 @@ class Door:
         if scope["type"] == "lifespan":
             return await self._live(receive, send)
         uid, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
-        at = f"/{rest}".rstrip("/") or "/"
-        dialect = DIALECTS.get(at, DIALECTS["/v1/messages" if _is_anthropic(scope) else "/v1/chat/completions"])
+        at = _VERSIONS.sub("", f"/{rest}".rstrip("/")) or "/"
+        dialect = DIALECTS.get(at, DIALECTS["/messages" if _is_anthropic(scope) else "/chat/completions"])
         try:
             if scope["path"] in ("/livez", "/readyz"):
                 return await _answer(send, 200, {"status": "ok"})
@@ -134,11 +137,11 @@ class Door:
     async def _route(
         self, session: OpenSession, place: int, at: str, dialect: Dialect, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if at in {"/v1/models", "/"}:
+        if at in {"/models", "/"}:
             models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "rolloutpool"}]}
             return await _answer(send, 200, models, body=scope["method"] != "HEAD")
         if at not in DIALECTS or scope["method"] != "POST":
-            raise DoorRefusal("unknown", f"the door has no {scope['method']} {at[:64]}{_hint(at)}")
+            raise DoorRefusal("unknown", f"the door has no {scope['method']} {at[:64]}; it has {', '.join(DIALECTS)}")
         if self._held >= self._settings.door_connections:
             raise DoorRefusal("failed", "this door holds all that it may hold (ROLLOUTPOOL_DOOR_CONNECTIONS)")
         self._held += 1
@@ -367,15 +370,6 @@ class _Answer:
 
     async def _part(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-def _hint(at: str) -> str:
-    """Says what is wrong with the address that an SDK was given, where that can be seen."""
-    if f"/v1{at}" in DIALECTS:
-        return "; OpenAI's SDKs want the session's address with /v1 behind it"
-    if at.removeprefix("/v1") in DIALECTS:
-        return "; Anthropic's SDKs want the session's address without /v1"
-    return f"; it has {', '.join(DIALECTS)}"
 
 
 def _check(request: AgentRequest) -> None:

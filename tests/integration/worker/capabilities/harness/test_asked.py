@@ -94,6 +94,22 @@ async def test_new_instructions_take_the_place_of_the_old_ones(
     await session.end()
 
 
+async def test_an_address_may_have_the_version_or_not(pool: Pool, door: DoorProcess, led_url: str) -> None:
+    """OpenAI's SDKs want it in the address, Anthropic's write it themselves, and people mix them up."""
+    session = await opened(pool, door, led_url)
+    body = {"model": "any", "messages": [{"role": "user", "content": "do 0"}], "max_tokens": 64}
+    async with client(session.url, session.key) as calls:
+        for path in ("/chat/completions", "/messages"):
+            for version in ("", "/v1", "/v1/v1"):
+                assert (await calls.post(f"{version}{path}", json=body)).is_success
+        assert (await calls.get("/models")).json()["data"][0]["id"] == "policy"
+        assert (await calls.head("/")).is_success
+        unknown = await calls.post("/v1/v10/messages", json=body)
+    assert unknown.status_code == 404
+    assert "/chat/completions" in unknown.json()["error"]["message"]
+    await session.end()
+
+
 async def test_tokens_are_counted_and_nothing_is_sampled(
     pool: Pool, door: DoorProcess, led: LedPolicy, led_url: str, tokenizer: ChatTokenizer
 ) -> None:
