@@ -205,7 +205,8 @@ $(AGENTS): tests/agents/package-lock.json tests/agents/requirements.txt | $(STAM
 	@command -v npm >/dev/null || { echo "make test-agents needs npm. On Debian or Ubuntu: apt-get install npm" >&2; exit 1; }
 	mkdir -p build/agents
 	cp tests/agents/package.json tests/agents/package-lock.json build/agents
-	npm ci --ignore-scripts --no-audit --no-fund --prefix build/agents
+	# Not `npm ci`: it wants every platform's package of opencode, and not every registry has them all.
+	npm install --ignore-scripts --no-audit --no-fund --no-save --prefix build/agents
 	cd build/agents/node_modules/@anthropic-ai/claude-code && node install.cjs
 	cd build/agents/node_modules/opencode-ai && node postinstall.mjs
 	$(PYTHON) -m venv build/agents/py
