@@ -1,6 +1,7 @@
 """Calls a door with the official SDKs, and says what they have read: `sdk_reader.py` where the SDKs are installed.
 
-Standard input holds a list of cases, each `{"client", "stream", "url", "key", "prompt"}`; they are called side by side.
+Standard input holds a list of cases, each `{"client", "stream", "url", "key", "prompt"}`, or also `after` or `counts`.
+They are called side by side.
 Standard output gets a list of what was read. Both SDKs validate each answer and each event against their own types,
 which they do not by default.
 """
@@ -58,6 +59,7 @@ def responses(case: Mapping[str, Any]) -> dict[str, Any]:
         "input": case["prompt"],
         "tools": [{"type": "function", "name": "shell", "parameters": SHELL, "strict": False}],
         "store": False,
+        **({"previous_response_id": case["after"]} if "after" in case else {}),
     }
     if case["stream"]:
         with client.responses.stream(**asked) as stream:
@@ -92,6 +94,9 @@ def messages(case: Mapping[str, Any]) -> dict[str, Any]:
         "messages": [{"role": "user", "content": case["prompt"]}],
         "tools": [{"name": "shell", "input_schema": SHELL}],
     }
+    if case.get("counts"):
+        asked.pop("max_tokens")
+        return {"counted": client.messages.count_tokens(**asked).input_tokens}
     if case["stream"]:
         with client.messages.stream(**asked) as stream:
             kinds = [event.type for event in stream]

@@ -18,6 +18,7 @@ from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions
+from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
@@ -151,6 +152,23 @@ async def check_replies(pool: Pool, door: DoorProcess, url: str, protocol: str) 
         assert bool(found["kinds"]) == case["stream"], where
 
 
+async def test_what_else_the_sdks_ask_is_answered(agents_pool: Pool, agents_door: DoorProcess, echo_url: str) -> None:
+    """A reply that is named goes on in its line, and a prompt is counted as it is rendered."""
+    session, at = await opened(agents_pool, agents_door, echo_url)
+    case = {"stream": False, **at}
+    (first,) = await read([{**case, "client": "responses", "prompt": "[[one]]"}])
+    (second,) = await read([{**case, "client": "responses", "prompt": "[[two]]", "after": first["id"]}])
+    assert second["text"] == "two"
+    assert second["usage"][0] > sum(first["usage"][:2])
+    asks = {**case, "client": "messages", "prompt": "[[three]]"}
+    (counted,), (asked,) = await read([{**asks, "counts": True}]), await read([asks])
+    assert counted["counted"] == asked["usage"][0]
+    assert (await Sessions(agents_pool.store).end(session.uid, SessionEnd(reward=1.0))) == "ok"
+    report = (await agents_pool.result(session.uid)).harness
+    assert report is not None
+    assert [line.turns for line in report.lines] == [2, 1]
+
+
 async def test_each_error_is_of_the_sdk_s_own_class(agents_pool: Pool, agents_door: DoorProcess, echo_url: str) -> None:
     _, plain = await opened(agents_pool, agents_door, echo_url)
     _, short = await opened(agents_pool, agents_door, echo_url, max_mb=0.001)
@@ -166,7 +184,7 @@ async def test_each_error_is_of_the_sdk_s_own_class(agents_pool: Pool, agents_do
         errors: list[tuple[str, dict[str, Any], int]] = [
             ("AuthenticationError", {**plain, "key": "sk-wrong"}, 401),
             ("BadRequestError", {**plain, "prompt": [{"type": "input_image"}]}, 400),
-            ("NotFoundError", {**plain, "url": f"{plain['url']}/v1"}, 404),
+            ("NotFoundError", {**plain, "url": f"{plain['url']}/elsewhere"}, 404),
             ("ContentTooLargeError", {**short, "prompt": "x" * 20_000}, 413),
             ("PermissionDeniedError", once, 403),
             ("RateLimitError", full, 429),
