@@ -43,7 +43,8 @@ async def ran(
         **options,
     }
     uids = await pool.submit(n, shared=shared, asks={"harness": True})
-    return list(await asyncio.gather(*[pool.result(uid, 300) for uid in uids]))
+    # Four run at once.
+    return list(await asyncio.gather(*[pool.result(uid, 120 + 60 * n) for uid in uids]))
 
 
 def assert_accounted(results: list[RolloutResult], turns: list[list[int]]) -> None:
@@ -57,6 +58,7 @@ def assert_accounted(results: list[RolloutResult], turns: list[list[int]]) -> No
     assert sum(map(len, left)) == named
 
 
+@pytest.mark.timeout(180 + 60 * SESSIONS)
 @pytest.mark.parametrize("policy_kind", ["callback", "vllm"])
 @pytest.mark.parametrize("name", HARNESSES)
 async def test_an_agent_is_trained_unchanged(
