@@ -29,10 +29,16 @@ class OpenedSession:
 
 
 async def opened(
-    pool: Pool, door: DoorProcess, led_url: str, *, protocol: str = "callback", **choice: object
+    pool: Pool,
+    door: DoorProcess,
+    led_url: str,
+    *,
+    protocol: str = "callback",
+    max_tokens_total: int = 100_000,
+    **choice: object,
 ) -> OpenedSession:
     harness = {"external": True, **choice}
-    shared = {"server_url": led_url, "harness": harness, "max_tokens_total": 100_000, "protocol": protocol}
+    shared = {"server_url": led_url, "harness": harness, "max_tokens_total": max_tokens_total, "protocol": protocol}
     (uid,) = await pool.submit(shared=shared, asks=ASKS)
     found = await Sessions(pool.store).open(uid)
     assert found is not None

@@ -251,6 +251,9 @@ class Door:
         if reply is None:
             await answer.fail(*REFUSED["over"])
             return False
+        if "full" in reply:
+            await answer.fail("ended", "the session has sampled all that it may (max_tokens_total)")
+            return False
         if "too_long" in reply:
             await answer.fail("long", "prompt is too long: the policy's maximum context length is reached")
             return False

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import httpx
-from tests.support.harness import DoorProcess, LedPolicy, client, running_door
+import pytest
+from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, client, running_door
 from tests.support.open_sessions import opened
 from tests.support.pool import Pool, opened_pool
 
@@ -42,6 +43,31 @@ async def test_what_a_door_refuses(pool: Pool, door: DoorProcess, led_url: str) 
         assert (over.status_code, over.json()["error"]["code"]) == (403, "session_ended")
     await session.end()
     await other.end()
+
+
+async def test_a_session_that_has_sampled_all_it_may_still_gets_its_reward(
+    pool: Pool, door: DoorProcess, led_url: str, led: LedPolicy
+) -> None:
+    session, before = await opened(pool, door, led_url, max_tokens_total=20), len(led.sampled)
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        await session.program().run("do 9")
+    assert refused.value.response.status_code == 403
+    assert "max_tokens_total" in refused.value.response.json()["error"]["message"]
+    result = await session.end(reward=0.25)
+    assert (result.status, result.finish_reason, result.reward) == ("completed", "max_tokens", 0.25)
+    assert_all_once(result, led.sampled[before:])
+    assert sum(map(len, led.sampled[before:])) >= 20
+
+
+async def test_a_full_session_that_nobody_ends_is_complete_all_the_same(
+    pool: Pool, door: DoorProcess, led_url: str
+) -> None:
+    session = await opened(pool, door, led_url, max_tokens_total=1, idle_seconds=0.5)
+    await session.program().run("do 0")
+    async with pool.reconciled():
+        result = await pool.result(session.uid)
+    assert (result.status, result.finish_reason, result.reward) == ("completed", "max_tokens", None)
+    assert len(result.samples) == 1
 
 
 async def test_a_thousand_calls_at_once_are_bounded_and_harm_nobody(

@@ -104,20 +104,26 @@ class SessionRun:
                 for task in [task for task in self._turns if task.done()]:
                     self._turns.discard(task)
                     task.result()
-                if self.conversation.sampled_tokens >= self._claim.spec.max_tokens_total:
+                if self._is_full and not self._choice.external:
+                    # Its program would only die of the refusals. A grader says what the rollout is worth.
                     cuts = True
                     return FinishReason.MAX_TOKENS
                 if self._turns:
                     await self._wait()
                 elif self._end is not None:
                     return self._ended(self._end)
-                else:
-                    await self._rest()
+                elif not await self._rest():
+                    return FinishReason.MAX_TOKENS
         except (asyncio.CancelledError, ClaimLost):
             cuts = True
             raise
         finally:
             await self._stop(cuts=cuts)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether it has sampled all that it may. Whoever ends an external session can still say what it is worth."""
+        return self.conversation.sampled_tokens >= self._claim.spec.max_tokens_total
 
     async def _begin_new(self) -> None:
         """Begins the turns of all calls that were not read yet; waits for those that are only replayed."""
@@ -152,7 +158,10 @@ class SessionRun:
 
     async def _turn(self, call: StoredCall, line: TalkLine, branch: Branch, new: list[dict[str, Any]]) -> None:
         """Samples the turn of a call, and keeps the reply."""
-        if call.reply is not None and call.reply[1].get("too_long") == "begins":
+        if call.reply is not None and (call.reply[1].get("too_long") == "begins" or "full" in call.reply[1]):
+            return
+        if call.reply is None and self._is_full:
+            await self._keep(call, {"full": True})
             return
         if new:
             await branch.append_messages(new)
@@ -219,10 +228,10 @@ class SessionRun:
             raise HarnessLost("its program ended without a call of its model at the session's address")
         if end.reward is not None:
             self.conversation.score = SessionScore(end.reward, end.reward_parts)
-        return FinishReason.STOP
+        return FinishReason.MAX_TOKENS if self._is_full else FinishReason.STOP
 
-    async def _rest(self) -> None:
-        """Waits a while for a call, and lets go of the session where there is none."""
+    async def _rest(self) -> bool:
+        """Waits a while for a call, and lets go of the session where there is none; false where nobody will end it."""
         seconds = LINGER_SECONDS if SessionRun.lingering < MOST_LINGERING else 0.0
         SessionRun.lingering += 1
         try:
@@ -230,19 +239,22 @@ class SessionRun:
         finally:
             SessionRun.lingering -= 1
         if self.news.is_set():
-            return
+            return True
         claim, most = self._claim, self._choice.idle_seconds
         waits = await self._retry(lambda: self._sessions.idle(claim, self.seen, most))
         # In the queue it would expire without what was sampled.
         before_deadline = self._deadline - time.monotonic() - DEADLINE_SECONDS
         if waits > 0 and before_deadline > 0:
             raise SessionIdle(min(waits, before_deadline))
+        if waits == 0 and self._is_full:
+            return False
         if waits == 0:
             raise HarnessLost("its program made no call for harness.idle_seconds, and nobody ended its session")
         # There is a call; or its deadline comes; or the rollout has ended and its calls are gone, of which this attempt
         # hears soon.
         await asyncio.sleep(AGAIN_SECONDS)
         self.news.set()
+        return True
 
     async def _wait(self) -> None:
         """Waits for a new call, or for the end of a turn; looks by itself where nobody tells of one."""
