@@ -96,7 +96,8 @@ class ProcessRuntime:
         limits = [f"--as={settings.runner_memory_mb * 2**20}", f"--fsize={settings.runner_file_mb * 2**20}", "--core=0"]
         limited = ["prlimit", *limits, "--", *command] if sys.platform == "linux" else command
         if settings.runner_process != "bubblewrap":
-            return limited
+            # bubblewrap has an option of its own for this: a runner that is killed takes its program along.
+            return ["setpriv", "--pdeathsig", "KILL", *limited] if sys.platform == "linux" else limited
         assert self._bubblewrap is not None
         hidden = [part for path in settings.runner_hide for part in ("--tmpfs", path)]
         return [
