@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from rolloutpool_common.capabilities.harness.sessions import ModelCall, News, OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.news import News
+from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions, TakenCall
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable
 

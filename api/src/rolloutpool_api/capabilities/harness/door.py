@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +24,9 @@ import structlog
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
+from rolloutpool_api.capabilities.harness.answer import CallAnswer, DoorRefusal, refuse, send_object
 from rolloutpool_api.capabilities.harness.calls import DoorCalls
 from rolloutpool_api.capabilities.harness.dialects.base import (
-    STATUS,
     AgentReply,
     AgentRequest,
     CallRefused,
@@ -39,7 +39,6 @@ from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDiale
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Outcome
-from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
@@ -57,7 +56,6 @@ COUNTS = "/messages/count_tokens"
 _VERSIONS = re.compile(r"^(?:/v1(?=/|$))+")
 PING_SECONDS = 10.0
 PREFIX = "/s/"
-RETRY_SECONDS = 1
 NUMBER_DIGITS = 5
 """Of a reply; a session makes at most 10,000 calls."""
 LONGEST_TURN = 32_768
@@ -74,14 +72,6 @@ REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
     "at_once": ("busy", "too many calls of this session wait for their answers (harness.max_calls_at_once)"),
     "bytes": ("large", "the session has said all that it may say (harness.max_mb)"),
 }
-
-
-class DoorRefusal(RolloutPoolError):
-    """The door refuses a request."""
-
-    def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message)
-        self.kind: ErrorKind = kind
 
 
 class Door:
@@ -102,17 +92,17 @@ class Door:
         dialect = DIALECTS.get(at, DIALECTS["/messages" if _is_anthropic(scope) else "/chat/completions"])
         try:
             if scope["path"] in ("/livez", "/readyz"):
-                return await _answer(send, 200, {"status": "ok"})
+                return await send_object(send, 200, {"status": "ok"})
             if not scope["path"].startswith(PREFIX):
                 raise DoorRefusal("unknown", "a session's address is /s/{uid}")
             session, place = await self._admitted(uid, scope)
             await self._route(session, place, at, dialect, scope, receive, send)
         except DoorRefusal as refusal:
-            await _refuse(send, dialect, refusal)
+            await refuse(send, dialect, refusal)
         except StoreFull:
-            await _refuse(send, dialect, DoorRefusal("failed", "the pool's Redis is full; ask again later"))
+            await refuse(send, dialect, DoorRefusal("failed", "the pool's Redis is full; ask again later"))
         except StoreError:
-            await _refuse(send, dialect, DoorRefusal("failed", "the pool's Redis does not answer; ask again"))
+            await refuse(send, dialect, DoorRefusal("failed", "the pool's Redis does not answer; ask again"))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Beats and listens from the server's start to its stop."""
@@ -139,7 +129,7 @@ class Door:
     ) -> None:
         if at in {"/models", "/"}:
             models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "rolloutpool"}]}
-            return await _answer(send, 200, models, body=scope["method"] != "HEAD")
+            return await send_object(send, 200, models, body=scope["method"] != "HEAD")
         if at not in DIALECTS or scope["method"] != "POST":
             raise DoorRefusal("unknown", f"the door has no {scope['method']} {at[:64]}; it has {', '.join(DIALECTS)}")
         if self._held >= self._settings.door_connections:
@@ -210,7 +200,7 @@ class Door:
         )
         if taken.outcome != "taken":
             raise DoorRefusal(*REFUSED[taken.outcome])
-        answer = _Answer(dialect, request, send)
+        answer = CallAnswer(dialect, request, send)
         gone = asyncio.ensure_future(_disconnected(receive))
         whole = False
         try:
@@ -224,7 +214,7 @@ class Door:
         session: OpenSession,
         n: int,
         reply: dict[str, Any] | None,
-        answer: "_Answer",
+        answer: "CallAnswer",
         gone: "asyncio.Future[None]",
         end: float,
     ) -> bool:
@@ -319,62 +309,6 @@ class Door:
         return request, _sent(given, dialect)
 
 
-class _Answer:
-    """The answer to one call: one object, or a stream that begins when there is something to send."""
-
-    def __init__(self, dialect: Dialect, request: AgentRequest, send: Send) -> None:
-        self._dialect = dialect
-        self._request = request
-        self._send = send
-        self._begun = False
-
-    async def ping(self) -> None:
-        """Shows the program that somebody is there; one that asked for no stream has to wait."""
-        if self._request.stream:
-            await self._begin()
-            await self._part(self._dialect.ping)
-
-    async def give(self, reply: AgentReply, gone: "asyncio.Future[None]") -> bool:
-        """Sends the reply; tells whether the program was there until the last byte."""
-        if not self._request.stream:
-            return await self.give_whole(self._dialect.whole(reply, self._request), gone)
-        await self._begin()
-        await self._part(b"".join(self._dialect.events(reply, self._request)))
-        return await self._end(gone)
-
-    async def give_whole(self, found: dict[str, Any], gone: "asyncio.Future[None]") -> bool:
-        """Sends an object; tells whether the program was there until the last byte."""
-        data = orjson.dumps(found)
-        await _start(self._send, 200, {"content-length": str(len(data))})
-        await self._part(data)
-        return await self._end(gone)
-
-    async def _end(self, gone: "asyncio.Future[None]") -> bool:
-        # A connection that was closed meanwhile is known once the loop has had a turn. After its end every answer
-        # counts as left, so it is looked at before.
-        await asyncio.sleep(0)
-        stayed = not gone.done()
-        await self._send({"type": "http.response.body", "body": b""})
-        return stayed
-
-    async def fail(self, kind: ErrorKind, message: str) -> None:
-        """Sends an error, as the end of the stream if that has begun."""
-        if not self._begun:
-            await _refuse(self._send, self._dialect, DoorRefusal(kind, message))
-            return
-        await self._part(self._dialect.error_event(kind, message))
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def _begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            headers = [(b"content-type", self._dialect.media_type.encode()), (b"cache-control", b"no-cache")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def _part(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-
 def _check(request: AgentRequest) -> None:
     """Refuses messages that no policy can be asked with."""
     messages = request.messages
@@ -420,23 +354,3 @@ def _is_anthropic(scope: Scope) -> bool:
 async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _answer(
-    send: Send, status: int, body_of: Any, *, headers: Mapping[str, str] | None = None, body: bool = True
-) -> None:
-    data = orjson.dumps(body_of)
-    await _start(send, status, {"content-length": str(len(data)), **(headers or {})})
-    await send({"type": "http.response.body", "body": data if body else b""})
-
-
-async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    sent = {"content-type": "application/json", **headers}
-    listed = [(name.encode(), value.encode()) for name, value in sent.items()]
-    await send({"type": "http.response.start", "status": status, "headers": listed})
-
-
-async def _refuse(send: Send, dialect: Dialect, refusal: DoorRefusal) -> None:
-    headers = {"retry-after": str(RETRY_SECONDS)} if refusal.kind in ("busy", "failed") else {}
-    with suppress(OSError):
-        await _answer(send, STATUS[refusal.kind], dialect.error(refusal.kind, refusal.message), headers=headers)

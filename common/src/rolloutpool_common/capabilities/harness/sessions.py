@@ -17,23 +17,20 @@ calls from the first one comes to the same lines of talk as the one before it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import orjson
 
 from rolloutpool_common.capabilities.harness.keys import make_key, place_of
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.protocol.messages import text_of
-from rolloutpool_common.store import Claim, ClaimLost, Store, StoreError, keys
+from rolloutpool_common.store import Claim, ClaimLost, Store, keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
 
 GONE_MS = 5000
 """After so long without a beat a door's calls count as cut."""
-BLOCK_SECONDS = 1.0
-"""Who listens, and is to stop, notices after so long at the latest."""
 Outcome = Literal["taken", "gone", "over", "place", "calls", "at_once", "bytes", "forgotten"]
 
 
@@ -122,41 +119,6 @@ class SessionState:
     calls: int
     waiting: int
     end: SessionEnd | None
-
-
-class News:
-    """Hears, for one process, what was put into its list: of new calls, or of replies. Loses what nobody waits for."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self._key = key
-        self._redis = store.connection.blocking()
-
-    @classmethod
-    def of_door(cls, store: Store, address: str) -> Self:
-        """Hears replies: `{uid} {n} {reply}`."""
-        return cls(store, f"{keys.PREFIX}door:{address}:ready")
-
-    @classmethod
-    def of_worker(cls, store: Store, worker_id: str) -> Self:
-        """Hears the uids of sessions that have a new call."""
-        return cls(store, keys.worker(worker_id, "calls"))
-
-    async def next(self) -> bytes | None:
-        """Waits for news; None where there is none for `BLOCK_SECONDS`."""
-        with store_errors():
-            found = await self._redis.blpop([self._key], timeout=BLOCK_SECONDS)
-        return None if found is None else bytes(found[1])
-
-    @staticmethod
-    def reply(news: bytes) -> tuple[str, dict[str, Any]]:
-        """Reads what a door hears: whose reply, as `{uid} {n}`, and the reply."""
-        uid, n, text = news.split(b" ", 2)
-        return f"{uid.decode()} {n.decode()}", orjson.loads(text)
-
-    async def close(self) -> None:
-        """Disconnects."""
-        with suppress(StoreError), store_errors():
-            await self._redis.aclose(close_connection_pool=True)
 
 
 class Sessions:

@@ -152,7 +152,7 @@ async def test_a_call_that_waits_when_the_tokens_are_used_up_is_told_so(
             for program in programs:
                 program.say("do 1")
             ends = await asyncio.gather(*[program.call() for program in programs], return_exceptions=True)
-            result = await pool.result(uid)
+            result = await session.end()
     assert (result.status, result.finish_reason) == ("completed", "max_tokens")
     refused = [end for end in ends if isinstance(end, httpx.HTTPStatusError)]
     assert {one.response.status_code for one in refused} <= {403}

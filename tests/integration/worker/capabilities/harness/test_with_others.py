@@ -17,6 +17,7 @@ from tests.support.waiting import until
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
+from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -79,6 +80,7 @@ async def test_a_group_of_sessions_is_graded_together_with_one_that_has_used_up_
             await used_up.run("do 3")
         assert refused.value.response.status_code == 403
         await first.program().run("do 1")
+        assert await Sessions(pool.store).end(second.uid, SessionEnd()) == "ok"
         results = [await first.end(reward=None), await pool.result(second.uid)]
     assert [one.finish_reason for one in results] == ["stop", "max_tokens"]
     assert sorted(one.reward or 0 for one in results) == [0.0, 1.0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rolloutpool_api.capabilities.harness.dialects.base import AgentReply, CallRefused, Dialect
@@ -234,6 +234,8 @@ def test_calls_of_two_turns_stay_two_turns() -> None:
 
 
 @ALL
+# A busy machine draws slowly, and would be told that the test is to blame.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     body=st.dictionaries(st.sampled_from(["messages", "input", "tools", "system", "instructions", "n"]), json_values)
 )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rolloutpool_common.capabilities.harness.sessions import News
+from rolloutpool_common.capabilities.harness.news import News
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_worker.capabilities.harness.session import SessionRun
 
