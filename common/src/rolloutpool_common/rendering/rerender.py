@@ -86,6 +86,10 @@ class RerenderCounter:
         """Ids of the question's render, where that depends on the tools of this conversation."""
         self._last: _Counted | None = None
 
+    def try_render(self, messages: Sequence[Message]) -> None:
+        """Renders the prompt without counting it; raises `RenderFailed` where the template refuses it."""
+        _text(self._tokenizer, self._given(messages), self._tools, self._kwargs)
+
     def count(self, messages: Sequence[Message], *, echoed: int | None = None) -> int:
         """Counts the ids of the prompt, by rendering all of it."""
         shared = SHARED_PROMPT_CHARACTERS if self._last is None else SHARED_CHARACTERS

@@ -128,6 +128,10 @@ class Connection:
         """Makes a client with one connection and no time limit for one blocking reader, which closes it."""
         return self._client(1, socket_timeout=None)
 
+    def listener(self) -> Scripts:
+        """Makes a connection for one reader of blocking commands, which closes it; it knows no scripts."""
+        return Scripts(self._dial, {}, commands="blocking")
+
     async def _dial(self, line: Line) -> object:
         """Connects a line; `Scripts` repeats where that fails."""
         connection = self.redis.connection_pool.make_connection()

@@ -18,8 +18,6 @@ from rolloutpool_common.store.redis_compat import pack_command
 from rolloutpool_common.store.sender import LARGE, Dial, Sender
 from rolloutpool_common.store.store_call import StoreCall, StoreScript
 
-COMMAND = "command"
-"""Stands in metrics for what is no script."""
 FRAME = 150
 """Bytes of a joined call beside its last argument, or a few more."""
 
@@ -27,8 +25,12 @@ FRAME = 150
 class Scripts:
     """The scripts of one Redis; for one event loop."""
 
-    def __init__(self, dial: Dial, sources: Mapping[str, str]) -> None:
-        """Prepares without connecting; `sources` is Lua by the script's name."""
+    def __init__(self, dial: Dial, sources: Mapping[str, str], *, commands: str = "command") -> None:
+        """Prepares without connecting; `sources` is Lua by the script's name.
+
+        `commands` stands in metrics for what is no script.
+        """
+        self._commands = commands
         self._small, self._large = Sender(dial), Sender(dial, keeps=False)
         self._scripts: dict[str, StoreScript] = {}
         for name, text in sources.items():
@@ -62,7 +64,7 @@ class Scripts:
 
         It may reach Redis twice, so it must be one that reads, or changes nothing the second time.
         """
-        return self._call(COMMAND, command)
+        return self._call(self._commands, command)
 
     async def close(self) -> None:
         """Closes the connections; calls without an answer fail."""

@@ -10,10 +10,9 @@ only its new ids, however long the context is.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
-from cachetools import LRUCache
 
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import TrainerKind
@@ -25,22 +24,8 @@ from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import LedgerPrompt, Reply
 from rolloutpool_worker.policy.engine_reply import EnginePart
 
-KEPT_IDS = 500_000
-"""Of first prompts that are kept, in all. The rollouts of a group have the same one, and rendering it costs as much as
-a turn."""
-LONGEST_KEPT = 20_000
 PROMPT_TAIL = 48
 """Ids at the prompt's end that a parser looks at: some templates open a block of thoughts there."""
-
-
-class _RenderedPrompt(NamedTuple):
-    """A first prompt, with the definitions of tools that it shows."""
-
-    tools: tuple[dict[str, Any], ...]
-    ids: list[int]
-
-
-_prompts: LRUCache[tuple[object, ...], _RenderedPrompt] = LRUCache(KEPT_IDS, lambda prompt: len(prompt.ids) + 100)
 
 
 class EngineTokens(TokenTrack):
@@ -59,14 +44,7 @@ class EngineTokens(TokenTrack):
         """Opens the ledger with the first prompt, unless it is open."""
         if self.ledger.entries:
             return
-        key = self._prompt_key(messages)
-        known = _prompts.get(key)
-        if known is None:
-            ids = await self._render_whole(messages, "turn 1: the prompt")
-            known = _RenderedPrompt(tuple(self._tools), ids)
-            if not self._tokenizer.reads_clock and len(ids) <= LONGEST_KEPT:
-                _prompts[key] = known
-        self.ledger.seed(known.ids)
+        self.ledger.seed(await self._render_first(messages))
 
     def prompt(self) -> LedgerPrompt:
         """Returns the ledger's ids as they are sent."""
@@ -106,13 +84,6 @@ class EngineTokens(TokenTrack):
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn: the ledger has all of it."""
-
-    def _prompt_key(self, messages: Sequence[dict[str, Any]]) -> tuple[object, ...]:
-        # Definitions of tools are the same objects in all rollouts of a process. They are kept with the prompt, so that
-        # no other object can get one of their ids.
-        said = orjson.dumps([list(messages), self._spec.template_kwargs], option=orjson.OPT_SORT_KEYS)
-        tokenizer = self._tokenizer
-        return tokenizer.name, tokenizer.revision, tokenizer.fingerprint, said, *map(id, self._tools)
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:
         return self._tools or None

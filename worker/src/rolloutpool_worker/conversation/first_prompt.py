@@ -180,10 +180,13 @@ class _Form:
         for tools in (self._all_tools or None, None):
             counter = self._counter(tools)
             try:
+                if self._echoed is None:
+                    # There is nothing to compare with, so it is only asked whether the template takes the tools.
+                    counter.try_render(self._messages)
+                    return _Look(counter, tools, 0)
                 ours = counter.count(self._messages, echoed=self._echoed)
             except RenderFailed:
                 continue
-            # Without an echo there is nothing to compare with, so the offset is 0.
             look = _Look(counter, tools, (self._echoed or ours) - ours)
             if not look.offset:
                 break

@@ -23,6 +23,7 @@ from rolloutpool_worker.conversation.compared_tools import compare_tools
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier, VerifiedEcho, proved
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP, change_off_loop, off_loop, rendering_size
+from rolloutpool_worker.conversation.shared_prompts import SHARED_PROMPTS
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
 from rolloutpool_worker.policy import Echo, EchoText, Reply
 from rolloutpool_worker.tools.limits import size_of
@@ -192,7 +193,7 @@ class TokenTrack:
         if self._compares_tools and echo is not None and len(echo) <= MOST_COMPARED:
             self._wrong_tools = await off_loop(len(echo), compare_tools, self._spec, self._tokenizer, self._tools, echo)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
-        self.ledger.seed(await self._render_whole(messages, "turn 1: the prompt") if echo is None else echo)
+        self.ledger.seed(await self._render_first(messages) if echo is None else echo)
         self._remember(reply)
         return VerifiedEcho(label, None)
 
@@ -334,6 +335,17 @@ class TokenTrack:
             # What is looked at is the first prompt, so its length decides, not that of the messages to render.
             await off_loop(rendering_size(first.messages), lambda: first.tools)
         return first.tools
+
+    async def _render_first(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Renders the first prompt, or finds it among those of other rollouts."""
+        key = SHARED_PROMPTS.key(
+            self._tokenizer, messages, await self._shown_tools(), self._spec.template_kwargs
+        )
+        ids = SHARED_PROMPTS.find(key)
+        if ids is None:
+            ids = await self._render_whole(messages, "turn 1: the prompt")
+            SHARED_PROMPTS.keep(key, ids)
+        return ids
 
     async def _render_whole(self, messages: Sequence[dict[str, Any]], what: str) -> list[int]:
         tools, kwargs = await self._shown_tools(), self._spec.template_kwargs

@@ -1,12 +1,10 @@
 """News wakes a process: a door of replies, a worker of new calls. It is a hint, and loses what nobody waits for."""
 
-from contextlib import suppress
 from typing import Any, Self
 
 import orjson
 
-from rolloutpool_common.store import Store, StoreError, keys
-from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store import Store, keys
 
 BLOCK_SECONDS = 1.0
 """Who listens, and is to stop, notices after so long at the latest."""
@@ -17,7 +15,7 @@ class News:
 
     def __init__(self, store: Store, key: str) -> None:
         self._key = key
-        self._redis = store.connection.blocking()
+        self._line = store.connection.listener()
 
     @classmethod
     def of_door(cls, store: Store, address: str) -> Self:
@@ -31,8 +29,7 @@ class News:
 
     async def next(self) -> bytes | None:
         """Waits for news; None where there is none for `BLOCK_SECONDS`."""
-        with store_errors():
-            found = await self._redis.blpop([self._key], timeout=BLOCK_SECONDS)
+        found = await self._line.command("BLPOP", self._key, BLOCK_SECONDS)
         return None if found is None else bytes(found[1])
 
     @staticmethod
@@ -43,5 +40,4 @@ class News:
 
     async def close(self) -> None:
         """Disconnects."""
-        with suppress(StoreError), store_errors():
-            await self._redis.aclose(close_connection_pool=True)
+        await self._line.close()

@@ -233,7 +233,7 @@ class Sessions:
         # No reply has the number 0, whose call would be the last one.
         if n < 1 or call is None or reply is None or "message" not in reply:
             return None
-        digests = orjson.loads(call.split(b" ", 1)[1])["said"]
+        digests = orjson.loads(call.split(b" ", 2)[2])["said"]
         said = await self._connection.command("HMGET", keys.rollout(uid, "said"), *digests)
         if None in said:
             return None
@@ -297,16 +297,13 @@ class Sessions:
         """
         answer = named(await self._connection.script("read_calls", claim.batch_id, claim.index, seen))
         end = SessionEnd.model_validate_json(answer["over"]) if answer["over"] else None
-        found = [raw.split(b" ", 1) for raw in answer["calls"]]
-        records = [orjson.loads(record) for _, record in found]
-        wanted = dict.fromkeys(digest for one in records for digest in (*one["said"], one["tools"], one["sent"]))
-        missing = [digest for digest in wanted if digest not in known]
-        if missing:
-            said = await self._connection.command("HMGET", keys.rollout(claim.uid, "said"), *missing)
-            if None in said:
-                # It has ended meanwhile, and what was said has gone with its end.
-                raise ClaimLost
-            known.update((digest, orjson.loads(text)) for digest, text in zip(missing, said, strict=True))
+        found = [raw.split(b" ", 2) for raw in answer["calls"]]
+        records = [orjson.loads(record) for _, _, record in found]
+        said = iter(answer["said"])
+        known.update((digest.decode(), orjson.loads(text)) for digest, text in zip(said, said, strict=True) if text)
+        if not all(digest in known for one in records for digest in (*one["said"], one["tools"], one["sent"])):
+            # It has ended meanwhile, and what was said has gone with its end.
+            raise ClaimLost
         calls = [
             StoredCall(
                 n=n,
@@ -321,7 +318,7 @@ class Sessions:
                 counts="counts" in record,
                 sent=known[record["sent"]],
             )
-            for n, (replied, _), record, reply in zip(
+            for n, (replied, *_), record, reply in zip(
                 range(seen + 1, seen + 1 + len(records)), found, records, answer["replies"], strict=True
             )
         ]

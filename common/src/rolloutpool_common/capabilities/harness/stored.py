@@ -4,7 +4,8 @@ rp:rollout:{uid}:session   hash    place, lease (token of the runner that has th
                                    replies of older ones), deaths, losses, calls, open, replied, bytes, over (JSON, its
                                    end), idle (since when, ms); of each call n: held:{n} (who holds its connection, or
                                    `cut`), id:{n}, place:{n} (of the program that made it last); asked:{digest}: calls
-rp:rollout:{uid}:calls     list    the calls in their order: how many replies there were, then the call (JSON)
+rp:rollout:{uid}:calls     list    the calls in their order: how many replies there were, the digests of what was said
+                                   for the first time (with commas), then the call (JSON)
 rp:rollout:{uid}:said      hash    digest -> a message or a list of tools (JSON), each stored once
 rp:rollout:{uid}:replies   hash    n -> its place among the replies, then the reply (JSON)
 rp:places:wanted           zset    uid -> ms since when it wants a runner to open a place for its program

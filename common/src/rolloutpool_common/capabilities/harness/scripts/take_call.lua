@@ -77,8 +77,12 @@ if not n then
     end
   end
   if tonumber(bytes or '0') + more > most_bytes then return { 'outcome', 'bytes' } end
-  for _, i in ipairs(new) do redis.call('HSET', said, ARGV[i], ARGV[i + 1]) end
-  n = redis.call('RPUSH', k_rollout(uid, 'calls'), (replied or '0') .. ' ' .. ARGV[11])
+  local digests = {}
+  for _, i in ipairs(new) do
+    redis.call('HSET', said, ARGV[i], ARGV[i + 1])
+    digests[#digests + 1] = ARGV[i]
+  end
+  n = redis.call('RPUSH', k_rollout(uid, 'calls'), (replied or '0') .. ' ' .. table.concat(digests, ',') .. ' ' .. ARGV[11])
   redis.call(
     'HSET', key, 'calls', n, 'open', tonumber(open or '0') + 1, 'bytes', str(tonumber(bytes or '0') + more),
     'asked:' .. digest, (asked and asked .. ' ' or '') .. n
