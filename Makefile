@@ -26,7 +26,7 @@ ifneq ($(SYSTEM_CERTIFICATES),)
 export NODE_EXTRA_CA_CERTS ?= $(SYSTEM_CERTIFICATES)
 endif
 # Each has an environment of its own, because their packages do not go together.
-TRAINERS := verifiers marin osmosis nemo harbor trl
+TRAINERS := verifiers marin osmosis nemo harbor openenv trl
 # What needs a newer Python is left out where there is none.
 PYTHON312 ?= python3.12
 PYTHON_marin := $(PYTHON312)
@@ -135,11 +135,16 @@ images: $(STAMP) ## Build all images with buildah in build/images, and run a poo
 
 test-trainers: ## Train with TRL through a pool, and give real types of other trainers our samples (torch: several GB in build/trainers)
 	@$(foreach name,$(TRAINERS),$(call test_trainer,$(name),$(or $(PYTHON_$(name)),$(PYTHON))) &&) true
-	@cmp --quiet tests/trainers/sources.txt $(WHEELS)/requirements.txt || { echo "fetching $(WHEELS)" && rm -rf $(WHEELS) \
+	@$(if $(filter trl,$(TRAINERS)),$(test_sources),true)
+
+# Their wheels are read by the torch of `trl`.
+define test_sources
+{ cmp --quiet tests/trainers/sources.txt $(WHEELS)/requirements.txt || { echo "fetching $(WHEELS)" && rm -rf $(WHEELS) \
 	  && build/trainers/trl/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
 	    --python-version 3.12 --platform any --platform manylinux1_x86_64 --dest $(WHEELS) -r tests/trainers/sources.txt \
-	  && cp tests/trainers/sources.txt $(WHEELS)/requirements.txt; }
-	HF_HUB_OFFLINE=1 build/trainers/trl/bin/python -m pytest --noconftest tests/trainers/test_sources.py $(ARGS)
+	  && cp tests/trainers/sources.txt $(WHEELS)/requirements.txt; }; } \
+  && HF_HUB_OFFLINE=1 build/trainers/trl/bin/python -m pytest --noconftest tests/trainers/test_sources.py $(ARGS)
+endef
 
 # $(1) is the environment, $(2) its Python. It is made once, and again when its list of packages has changed.
 define test_trainer

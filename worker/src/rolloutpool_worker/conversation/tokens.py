@@ -338,9 +338,7 @@ class TokenTrack:
 
     async def _render_first(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Renders the first prompt, or finds it among those of other rollouts."""
-        key = SHARED_PROMPTS.key(
-            self._tokenizer, messages, await self._shown_tools(), self._spec.template_kwargs
-        )
+        key = SHARED_PROMPTS.key(self._tokenizer, messages, await self._shown_tools(), self._spec.template_kwargs)
         ids = SHARED_PROMPTS.find(key)
         if ids is None:
             ids = await self._render_whole(messages, "turn 1: the prompt")

@@ -214,7 +214,7 @@ class Door:
         session: OpenSession,
         n: int,
         reply: dict[str, Any] | None,
-        answer: "CallAnswer",
+        answer: CallAnswer,
         gone: "asyncio.Future[None]",
         end: float,
     ) -> bool:

@@ -78,8 +78,8 @@ async def test_a_thousand_calls_at_once_are_bounded_and_harm_nobody(
     other = await opened(pool, door, led_url)
     body = {"model": "m", "messages": [{"role": "user", "content": "do 0"}]}
     headers = {"authorization": f"Bearer {hostile.key}"}
-    # httpx takes a minute of its own for so many requests that wait. Each has a connection of its own: on a busy machine
-    # one that was kept may be closed by the door just as the next request takes it.
+    # httpx takes a minute of its own for so many requests that wait. Each has a connection of its own: the door may
+    # close one that was kept just as the next request takes it, on a busy machine.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
 
         async def call() -> tuple[int, str | None]:
