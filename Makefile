@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -242,6 +242,12 @@ $(MONITORING)/.complete:
 
 dashboard: $(MONITORING)/.complete ## Write deploy/monitoring/grafana.json again
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard
+
+test-chart: $(MONITORING)/.complete ## Render the Helm chart with Helm's engine, hold it to Kubernetes' schemas, and run what it renders (fetched into build/chart)
+	@cmp --quiet tests/charts/requirements.txt build/chart/requirements.txt || { echo "making build/chart" && rm -rf build/chart \
+	  && $(PYTHON) -m venv build/chart && build/chart/bin/pip install --quiet --disable-pip-version-check -r tests/charts/requirements.txt \
+	  && cp tests/charts/requirements.txt build/chart/requirements.txt; }
+	HF_HUB_OFFLINE=1 build/chart/bin/python -m pytest --noconftest tests/charts $(ARGS)
 
 test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scrape a pool, and ask it every rule, alert and panel (fetched into build/monitoring)
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard --check

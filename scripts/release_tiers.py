@@ -60,6 +60,7 @@ SERVERS = ("mcp1", "mcp2", "openenv", "skyrl_gym", "gem")
 TIERS = (
     Tier("viewer", ("make", "test-viewer"), programs=("chromium --version",), packages=("axe-core",)),
     Tier("slow", ("make", "test-slow")),
+    Tier("chart", ("make", "test-chart")),
     Tier("monitoring", ("make", "test-monitoring"), programs=("build/monitoring/bin/prometheus --version",)),
     Tier("causes", ("make", "causes"), programs=("chromium --version",)),
     Tier("attacks", ("make", "attacks")),

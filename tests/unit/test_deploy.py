@@ -17,6 +17,7 @@ from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic_settings import BaseSettings
+from scripts.write_schemas import CHART, chart_schema
 from tests.support.dockerfile import Stage, stages
 from tests.unit.test_docs import OPERATIONS, rows, section
 
@@ -375,3 +376,8 @@ def test_slice_says_what_has_no_pin() -> None:
         slice_lock(["no-such-package"])
     with pytest.raises(UnknownRoot, match="rolloutpool-nothing"):
         slice_lock(["rolloutpool-nothing"])
+
+
+def test_the_chart_s_schema_knows_the_settings_of_each_role() -> None:
+    """`make generate` writes it; `make test-chart` has Helm's engine use it."""
+    assert json.loads(CHART.read_text()) == chart_schema()
