@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from rolloutpool_rl.role_masks import MaskGenerator
     from rolloutpool_trainer.client.aio import AsyncRolloutClient
     from rolloutpool_trainer.client.aio_batch import AsyncBatch
+    from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
     from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
-    from rolloutpool_trainer.client.groups import FinishedGroup, TrainableGroup
+    from rolloutpool_trainer.client.groups import FinishedGroup
     from rolloutpool_trainer.client.results import FinishedRollout
     from rolloutpool_trainer.client.sync import RolloutClient
     from rolloutpool_trainer.client.sync_batch import Batch
+    from rolloutpool_trainer.client.sync_group import TrainableGroup
     from rolloutpool_trainer.client.sync_stream import RolloutStream
     from rolloutpool_trainer.composition import *  # noqa: F403 -- what capabilities add, by its `__all__`
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         LocalPoolError,
         MissingExtra,
         NotFound,
+        NothingKept,
         PoolUnavailable,
         PortTaken,
         RedisMissing,
@@ -73,6 +76,7 @@ __all__ = [
     "AsyncBatch",
     "AsyncRolloutClient",
     "AsyncRolloutStream",
+    "AsyncTrainableGroup",
     "AttachmentForeign",
     "Batch",
     "BatchRejected",
@@ -97,6 +101,7 @@ __all__ = [
     "MessagesRefused",
     "MissingExtra",
     "NotFound",
+    "NothingKept",
     "PoolUnavailable",
     "PortTaken",
     "PromptMismatch",
@@ -123,6 +128,7 @@ _HOMES = {
     "AsyncBatch": "rolloutpool_trainer.client.aio_batch",
     "AsyncRolloutClient": "rolloutpool_trainer.client.aio",
     "AsyncRolloutStream": "rolloutpool_trainer.client.aio_stream",
+    "AsyncTrainableGroup": "rolloutpool_trainer.client.aio_group",
     "AttachmentForeign": "rolloutpool_rl.errors",
     "Batch": "rolloutpool_trainer.client.sync_batch",
     "BatchRejected": "rolloutpool_trainer.errors",
@@ -147,6 +153,7 @@ _HOMES = {
     "MessagesRefused": "rolloutpool_rl.errors",
     "MissingExtra": "rolloutpool_trainer.errors",
     "NotFound": "rolloutpool_trainer.errors",
+    "NothingKept": "rolloutpool_trainer.errors",
     "PoolUnavailable": "rolloutpool_trainer.errors",
     "PortTaken": "rolloutpool_trainer.errors",
     "PromptMismatch": "rolloutpool_rl.errors",
@@ -159,7 +166,7 @@ _HOMES = {
     "ShapeMismatch": "rolloutpool_rl.errors",
     "StateInUse": "rolloutpool_trainer.errors",
     "TokenUnknown": "rolloutpool_rl.errors",
-    "TrainableGroup": "rolloutpool_trainer.client.groups",
+    "TrainableGroup": "rolloutpool_trainer.client.sync_group",
     "TrainerError": "rolloutpool_trainer.errors",
     "Unauthorized": "rolloutpool_trainer.errors",
     "UnexpectedAnswer": "rolloutpool_trainer.errors",

@@ -10,6 +10,7 @@
         │   ├── BatchRejected        422, with every fault
         │   ├── RequestRefused       any other 4xx
         │   ├── RefillImpossible     the batch's own rollouts are not known here
+        │   ├── NothingKept          the caller's `keep` refuses every group
         │   └── UnexpectedAnswer     an answer that this client cannot read
         ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
@@ -39,6 +40,7 @@ __all__ = [
     "LocalPoolError",
     "MissingExtra",
     "NotFound",
+    "NothingKept",
     "PoolUnavailable",
     "PortTaken",
     "RedisMissing",
@@ -107,6 +109,10 @@ class RequestRefused(ClientError):
 
 class RefillImpossible(ClientError):
     """This batch was looked up by its id, so its prompts are not known here; only who submits it can refill groups."""
+
+
+class NothingKept(ClientError):
+    """The stream's `keep` has refused every group of many batches in a row; are the rewards what you expect?"""
 
 
 class UnexpectedAnswer(ClientError):

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from rolloutpool_rl.advantages import group_advantages
 from rolloutpool_rl.export import trl_async_samples, trl_columns
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
-from rolloutpool_trainer.client.groups import TrainableGroup
 from rolloutpool_trainer.client.results import FinishedRollout
+from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import TrainerError
 
