@@ -13,15 +13,7 @@ import pytest
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_rl.logits import token_logprobs
-from rolloutpool_trainer import (
-    GenerateParams,
-    Generation,
-    LocalPool,
-    RolloutStream,
-    batched,
-    callback_app,
-    serve_callback,
-)
+from rolloutpool_trainer import LocalPool, RolloutStream, TransformersSampler, callback_app, serve_callback
 from rolloutpool_trainer.adapters.driver import PoolDriver
 from rolloutpool_trainer.adapters.trl import PoolRolloutWorker, rollout_func
 
@@ -34,42 +26,6 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 ROOT = Path(__file__).parents[2]
 STEPS, GROUP = 2, 4
-
-
-class Policy:
-    """Samples from a model of this process."""
-
-    def __init__(self, model: Any, end: int) -> None:
-        self.model, self.end = model, end
-        self.batches: list[int] = []
-
-    def __call__(self, prompts: list[list[int]], params: list[GenerateParams]) -> list[Generation]:
-        self.batches.append(len(prompts))
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[self.end] * (longest - len(prompt)) + prompt for prompt in prompts])
-        attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        with torch.no_grad():
-            out = self.model.generate(
-                ids,
-                attention_mask=attention,
-                max_new_tokens=params[0].max_tokens,
-                do_sample=True,
-                temperature=params[0].temperature,
-                top_k=0,
-                top_p=1.0,
-                eos_token_id=self.end,
-                pad_token_id=self.end,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-        sampled = out.sequences[:, longest:]
-        logprobs = token_logprobs(torch.stack(out.logits, 1), sampled, temperature=params[0].temperature)
-        turns = []
-        for row, chosen in zip(sampled.tolist(), logprobs.tolist(), strict=True):
-            size = row.index(self.end) + 1 if self.end in row else len(row)
-            reason: Any = "stop" if self.end in row else "length"
-            turns.append(Generation(token_ids=row[:size], logprobs=chosen[:size], finish_reason=reason))
-        return turns
 
 
 def small_model(vocabulary: int) -> Any:
@@ -95,10 +51,9 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = load_tokenizer(str(TINY_TOKENIZER))
-    assert tokenizer.close_id is not None
     model = small_model(tokenizer.vocab_size)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    policy = Policy(model, tokenizer.close_id)
+    sampler = TransformersSampler(model, tokenizer)
     calls: list[dict[str, list[Any]]] = []
 
     def reward(completions: list[Any], **columns: Any) -> list[float]:
@@ -122,7 +77,7 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
         bf16=False,
     )
     with LocalPool(workers=1, flower=False) as pool:
-        app = callback_app(batched(policy), tokenizer=tokenizer)
+        app = callback_app(sampler, tokenizer=tokenizer)
         with serve_callback(app, [0]) as served:
             driver = PoolDriver(pool.url, trainer=served.urls, defaults={"tokenizer_name": str(TINY_TOKENIZER)})
             through_pool = rollout_func(driver)
@@ -151,7 +106,7 @@ def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
     assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "nothing was trained"
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == STEPS
-    assert sum(policy.batches) == STEPS * GROUP
+    assert len(app.sampling_log) == STEPS * GROUP
 
 
 @pytest.mark.timeout(900)
@@ -162,13 +117,13 @@ def test_the_asynchronous_trainer_s_loader_reads_the_pool() -> None:
     tokenizer = load_tokenizer(str(TINY_TOKENIZER))
     assert tokenizer.close_id is not None
     model = small_model(tokenizer.vocab_size).eval()
-    policy = Policy(model, tokenizer.close_id)
+    sampler = TransformersSampler(model, tokenizer)
     prompts = [
         [{"group": str(n), "n": GROUP, "messages": [{"role": "user", "content": f"How much is {n} + 1?"}]}]
         for n in range(2)
     ]
     with LocalPool(workers=1, flower=False) as pool, pool.client() as client:
-        app = callback_app(batched(policy), tokenizer=tokenizer)
+        app = callback_app(sampler, tokenizer=tokenizer)
         with serve_callback(app, [0]) as served:
             defaults = {"tokenizer_name": str(TINY_TOKENIZER), "sampling_params": {"max_tokens": 8}}
             stream = RolloutStream(client, prompts, trainer=served.urls, defaults=defaults)

@@ -18,7 +18,7 @@ def turn_rewards(result: RolloutResult) -> list[float | None]:
         [T], one for each of its `turns`; None where no step of the turn has a reward.
 
     Raises:
-        ExportRefused: It had no environment, or its result is of a version that does not say which turns steps followed.
+        ExportRefused: It had no environment, or its result is of a version that says no turns of steps.
     """
     report = result.environment
     if report is None or len(report.step_turns) != len(report.step_rewards):

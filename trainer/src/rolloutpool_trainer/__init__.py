@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.endpoint.batching import batched
     from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
     from rolloutpool_trainer.endpoint.server import serve_callback
+    from rolloutpool_trainer.endpoint.transformers_sampler import TransformersSampler
     from rolloutpool_trainer.errors import (
         BatchRejected,
         ChildFailed,
@@ -116,6 +117,7 @@ __all__ = [
     "TokenUnknown",
     "TrainableGroup",
     "TrainerError",
+    "TransformersSampler",
     "Unauthorized",
     "UnexpectedAnswer",
     "UnreadableResults",
@@ -168,6 +170,7 @@ _HOMES = {
     "TokenUnknown": "rolloutpool_rl.errors",
     "TrainableGroup": "rolloutpool_trainer.client.sync_group",
     "TrainerError": "rolloutpool_trainer.errors",
+    "TransformersSampler": "rolloutpool_trainer.endpoint.transformers_sampler",
     "Unauthorized": "rolloutpool_trainer.errors",
     "UnexpectedAnswer": "rolloutpool_trainer.errors",
     "UnreadableResults": "rolloutpool_trainer.errors",
@@ -183,6 +186,7 @@ _EXTRAS = {
     "rolloutpool_trainer.endpoint.batching": "callback",
     "rolloutpool_trainer.endpoint.policy": "callback",
     "rolloutpool_trainer.endpoint.server": "callback",
+    "rolloutpool_trainer.endpoint.transformers_sampler": "callback",
 }
 
 
