@@ -20,6 +20,7 @@ LONGEST = 80
 SHOWN = {
     "agent": "line 1: main, 3 turns",
     "calculator": "alignment exact",
+    "demonstrations": "2 rows, ",
     "isolated_tool": "was ended by SIGSEGV",
     "single_turn": "all trained",
     "text_game": "-> reward 0.",

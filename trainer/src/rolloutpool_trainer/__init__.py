@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rolloutpool_trainer.composition import *  # noqa: F403 -- what capabilities add, by its `__all__`
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
     from rolloutpool_trainer.endpoint.batching import batched
+    from rolloutpool_trainer.endpoint.demonstrations import Demonstrations
     from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
     from rolloutpool_trainer.endpoint.server import serve_callback
     from rolloutpool_trainer.endpoint.transformers_sampler import TransformersSampler
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         BatchRejected,
         ChildFailed,
         ClientError,
+        DemonstrationRefused,
         IdempotencyConflict,
         KeysMissing,
         LocalPoolError,
@@ -86,6 +88,8 @@ __all__ = [
     "ChoiceIncomplete",
     "ChoiceRefused",
     "ClientError",
+    "DemonstrationRefused",
+    "Demonstrations",
     "ExportRefused",
     "FinishedGroup",
     "FinishedRollout",
@@ -139,6 +143,8 @@ _HOMES = {
     "ChoiceIncomplete": "rolloutpool_rl.errors",
     "ChoiceRefused": "rolloutpool_rl.errors",
     "ClientError": "rolloutpool_trainer.errors",
+    "DemonstrationRefused": "rolloutpool_trainer.errors",
+    "Demonstrations": "rolloutpool_trainer.endpoint.demonstrations",
     "ExportRefused": "rolloutpool_rl.errors",
     "FinishedGroup": "rolloutpool_trainer.client.groups",
     "FinishedRollout": "rolloutpool_trainer.client.results",
@@ -184,6 +190,7 @@ _EXTRAS = {
     "rolloutpool_rl.role_masks": "callback,maths",
     "rolloutpool_trainer.endpoint.app": "callback",
     "rolloutpool_trainer.endpoint.batching": "callback",
+    "rolloutpool_trainer.endpoint.demonstrations": "callback",
     "rolloutpool_trainer.endpoint.policy": "callback",
     "rolloutpool_trainer.endpoint.server": "callback",
     "rolloutpool_trainer.endpoint.transformers_sampler": "callback",

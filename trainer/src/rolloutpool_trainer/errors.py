@@ -12,6 +12,7 @@
         │   ├── RefillImpossible     the batch's own rollouts are not known here
         │   ├── NothingKept          the caller's `keep` refuses every group
         │   └── UnexpectedAnswer     an answer that this client cannot read
+        ├── DemonstrationRefused     a recorded conversation can't be played
         ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
         ├── UnreadableResults        a file does not hold results
@@ -35,6 +36,7 @@ __all__ = [
     "BatchRejected",
     "ChildFailed",
     "ClientError",
+    "DemonstrationRefused",
     "IdempotencyConflict",
     "KeysMissing",
     "LocalPoolError",
@@ -117,6 +119,10 @@ class NothingKept(ClientError):
 
 class UnexpectedAnswer(ClientError):
     """The answer is not of the pool's protocol; is this the pool's address, and is its version the client's?"""
+
+
+class DemonstrationRefused(TrainerError):
+    """A recorded conversation can't be played through the pool exactly."""
 
 
 class MissingExtra(TrainerError, ImportError):
