@@ -60,8 +60,9 @@ def rewarded(rollout: FinishedRollout) -> float:
 
 servers = Servers()
 app = callback_app(servers, tokenizer=TOKENIZER, tools=os.environ["POOL_URL"])
-# It is served as long as this process lives.
-ENDPOINT = ExitStack().enter_context(serve_callback(app, ports=[0], host=os.environ["POOL_CALLBACK_HOST"]))
+# It is served as long as somebody has this, so as long as this module lives.
+SERVING = ExitStack()
+ENDPOINT = SERVING.enter_context(serve_callback(app, ports=[0], host=os.environ["POOL_CALLBACK_HOST"]))
 driver = PoolDriver(
     os.environ["POOL_URL"], trainer=ENDPOINT.urls, defaults={"tokenizer_name": os.environ["POOL_TOKENIZER"]}
 )

@@ -104,7 +104,8 @@ def test_verl_s_example_runs_in_a_pool_and_asks_verl_s_servers(monkeypatch: pyte
             loop = object.__new__(example["PoolAgentLoop"])
             loop.server_manager = Served(TransformersSampler(small_model(tokenizer.vocab_size), tokenizer))
             sampling = {"temperature": 0.8, "top_p": 1.0, "top_k": -1, "logprobs": True, "max_tokens": 6}
-            outputs = asyncio.run(_both(loop, sampling))
+            with example["SERVING"]:
+                outputs = asyncio.run(_both(loop, sampling))
     for output in outputs:
         assert isinstance(output, verl.AgentLoopOutput)
         assert 1 <= len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs)

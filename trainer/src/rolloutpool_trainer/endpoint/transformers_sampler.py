@@ -62,6 +62,8 @@ class TransformersSampler:
         taken = inspect.signature(model.forward).parameters
         self._fewer_logits = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._takes_positions = "position_ids" in taken
+        # transformers 5.24 has another name for it, and warns of this one.
+        self._cache = "cache" if "cache" in taken else "past_key_values"
         self._together = batched(self.sample, most=most, wait=wait)
 
     async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
@@ -118,12 +120,12 @@ class TransformersSampler:
         out = self._model(
             input_ids=ids,
             attention_mask=attention,
-            past_key_values=past,
             use_cache=True,
+            **{self._cache: past},
             **positions,
             **self._fewer_logits,
         )
-        return out.logits[:, -1].float(), out.past_key_values
+        return out.logits[:, -1].float(), getattr(out, self._cache)
 
     def _check(self, prompt: Sequence[int], params: GenerateParams) -> None:
         size = self._model.get_input_embeddings().weight.shape[0]
