@@ -107,10 +107,7 @@ async def test_typed_actions_are_a_tool() -> None:
 async def test_messages_are_actions() -> None:
     async with played("text") as (environment, _):
         opened = await environment.open(None, SEED, "b-0", 1)
-        assert (opened.messages, checked_opening(opened).tools) == (
-            [{"role": "user", "content": "Guess a number."}],
-            (),
-        )
+        assert (opened.messages, opened.tools) == ([{"role": "user", "content": "Guess a number."}], ())
         answer = await environment.step(opened.session, f"I say {RIGHT}.")
         assert (answer.content, answer.reward, answer.done) == ("right at guess 1", 1.0, True)
         await environment.close(opened.session)

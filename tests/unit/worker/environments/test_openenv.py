@@ -73,10 +73,7 @@ async def test_each_message_is_an_action_where_a_field_takes_it() -> None:
     async with served(OpenEnvStub(tools=False), **TEXT) as environment:
         assert environment.by_text
         opened = await environment.open(None, SEED, "b-0", 1)
-        assert (opened.messages, checked_opening(opened).tools) == (
-            [{"role": "user", "content": "Guess a number."}],
-            (),
-        )
+        assert (opened.messages, opened.tools) == ([{"role": "user", "content": "Guess a number."}], ())
         answer = await environment.step(opened.session, f"{RIGHT}")
         assert (answer.content, answer.reward, answer.done) == ("right at guess 1", 1.0, True)
         assert answer.info == {"hidden": RIGHT}
