@@ -1,7 +1,7 @@
 """Advantages: relative to the rollout's group, or by generalized advantage estimation (GAE) over tool tokens.
 
 `group_advantages` compares each rollout with those of the same prompt, as GRPO and RLOO do, and needs no critic.
-`step_advantages` does so with a reward for each turn.
+`turn_advantages` does so with a reward for each turn.
 
 GAE needs one. Vanilla GAE steps through every token. The critic's masked loss never trains its values on tool tokens,
 but these values reach the advantages of what was sampled before them, and a reward decays once per tool token. With
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rolloutpool_rl.arrays import Array, add_at, as_flags, as_floats, check_vector, namespace
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = ["gae", "gae_batch", "group_advantages", "rewards_on_actions", "step_advantages"]
+__all__ = ["gae", "gae_batch", "group_advantages", "rewards_on_actions", "turn_advantages"]
 
 _EPSILON = 1e-6
 
@@ -81,7 +81,7 @@ def group_advantages(
     return xp.where(sizes > 1, gain, 0.0)
 
 
-def step_advantages(
+def turn_advantages(
     rewards: Sequence[Sequence[float | None]],
     groups: Sequence[Hashable],
     *,

@@ -70,7 +70,7 @@ class PaddedBatch:
         """Puts the advantage of each turn on the tokens that it sampled.
 
         Args:
-            advantages: For each rollout that was given to `padded_batch`, [T] of its turns, as `step_advantages` makes
+            advantages: For each rollout that was given to `padded_batch`, [T] of its turns, as `turn_advantages` makes
                 them.
 
         Returns:

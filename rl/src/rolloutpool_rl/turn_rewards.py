@@ -1,4 +1,4 @@
-"""What an environment says of each turn, for advantages of turns (`advantages.step_advantages`)."""
+"""What an environment says of each turn, for advantages of turns (`advantages.turn_advantages`)."""
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused

@@ -138,6 +138,17 @@ def test_others_are_sampled_in_the_place_of_a_group_that_is_refused(pool: StubPo
     assert [key.split("/")[2] for key in keys] == ["1", "2"]
 
 
+def test_a_trainer_that_comes_back_elsewhere_refills_anew(pool: StubPool, client: RolloutClient) -> None:
+    accept(pool, 0)
+    lay_out(pool, 0, {2: {"reward": 1.0}})
+    pool.on("POST", "/v1/batches", Answer(409, {"error": {"message": "used before"}}), Answer(202, receipt(name_of(9))))
+    pool.on("GET", f"/v1/batches/{name_of(9)}/results", Answer(body=results_page(name_of(9), pair({"reward": 2.0}))))
+    stream = RolloutStream(client, prompts(1), keep=differ, refill=1, **OPTIONS)
+    assert [group.rollouts[0].batch_id for group in stream] == [name_of(0), name_of(9)]
+    keys = [request.headers["Idempotency-Key"] for request in pool.requests if request.method == "POST"]
+    assert len(set(keys)) == 3
+
+
 def receipt(batch_id: str) -> dict[str, Any]:
     return {"batch_id": batch_id, "total": 2, "rollouts": [f"{batch_id}-0", f"{batch_id}-1"]}
 

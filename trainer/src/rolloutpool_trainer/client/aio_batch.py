@@ -25,7 +25,7 @@ from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.tally import BatchTally
 from rolloutpool_trainer.composition import AsyncBatchParts
-from rolloutpool_trainer.errors import NotFound, RefillImpossible
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound, RefillImpossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,11 @@ class AsyncBatch(AsyncBatchParts):
             raise RefillImpossible()
         attempt, once_more = sampling.attempt + 1, submission.again(again)
         key = refill_key(self.batch_id, [rollout.uid for rollout in again], attempt)
-        batch = await self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+        try:
+            batch = await self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+        except IdempotencyConflict:
+            # A trainer that has come back with another address runs them again, as it does with whole batches.
+            batch = await self._client.submit(once_more.rollouts, **once_more.options)
         self._tally.refills.add(key)
         batch.renewal = self.renewal
         batch.renewal.open[batch.batch_id] = None

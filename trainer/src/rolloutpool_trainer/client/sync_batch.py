@@ -24,7 +24,7 @@ from rolloutpool_trainer.client.sync_door import SyncDoor
 from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.tally import BatchTally
 from rolloutpool_trainer.composition import SyncBatchParts
-from rolloutpool_trainer.errors import NotFound, RefillImpossible
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound, RefillImpossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,11 @@ class Batch(SyncBatchParts):
             raise RefillImpossible()
         attempt, once_more = sampling.attempt + 1, submission.again(again)
         key = refill_key(self.batch_id, [rollout.uid for rollout in again], attempt)
-        batch = self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+        try:
+            batch = self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+        except IdempotencyConflict:
+            # A trainer that has come back with another address runs them again, as it does with whole batches.
+            batch = self._client.submit(once_more.rollouts, **once_more.options)
         self._tally.refills.add(key)
         batch.renewal = self.renewal
         batch.renewal.open[batch.batch_id] = None
