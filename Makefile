@@ -253,15 +253,16 @@ test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scra
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard --check
 	$(BIN)/pytest tests/acceptance/test_monitoring.py $(ARGS)
 
-generate: $(STAMP) ## Write the blocking client from the one for asyncio, the schemas of what commands print, and the tables of docs
+generate: $(STAMP) ## Write the blocking client from the one for asyncio, the schemas of what commands print, the tables of docs and docs/client.md
 	$(BIN)/python scripts/generate_sync_client.py
 	$(BIN)/python scripts/write_schemas.py
 	$(BIN)/python scripts/write_reference.py
+	$(BIN)/python -m scripts.write_client_page
 
 check: $(STAMP) ## Run ruff, mypy, import-linter and the generators' checks; all of them, even if one fails
 	@failed=0; \
 	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo" \
-	  "python scripts/generate_sync_client.py --check" "python scripts/write_reference.py --check"; do \
+	  "python scripts/generate_sync_client.py --check" "python scripts/write_reference.py --check" "python -m scripts.write_client_page --check"; do \
 	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
 	done; \
 	exit $$failed

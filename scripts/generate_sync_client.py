@@ -26,10 +26,13 @@ REPLACED = {
     "aio_door": "sync_door",
     "AsyncRolloutClient": "RolloutClient",
     "AsyncRolloutStream": "RolloutStream",
+    "AsyncTrainableGroup": "TrainableGroup",
     "AsyncClient": "Client",
     "aclose": "close",
     "aio": "sync",
     "aio_batch": "sync_batch",
+    "aio_group": "sync_group",
+    "call_aio": "call_sync",
     "asyncio": "time",
 }
 GENERATED = "Generated from `{source}` by `make generate`; edit that file, not this one."
@@ -40,6 +43,7 @@ A client may be shared by threads. What it sends is in `calls`.
 """,
     "_door": f"A client that blocks. {GENERATED}",
     "_batch": f"A batch that blocks. {GENERATED}",
+    "_group": f"A group that can be trained. {GENERATED}",
     "_stream": f"""Rollouts ahead of training. {GENERATED}
 
 That file says how a stream works. A stream belongs to one thread.

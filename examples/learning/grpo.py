@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from statistics import fmean
 from typing import Any
 
@@ -277,20 +277,19 @@ def run(
             defaults=defaults,
         )
         stream.version = 0
-        groups = iter(stream)
+        groups = stream.steps(settings.groups)
         for step in range(settings.steps):
             began = time.monotonic()
             with _killed(kills, step):
-                taken = list(islice(groups, settings.groups))
+                taken = next(groups)
             sampled = time.monotonic()
-            app.pause()
             ended = [one for group in taken for one in group.rollouts]
             lost = [one for group in taken for one in group.refillable] if arm.failures_are_zeros else []
             solved = {one.uid: _solved(one, known) for one in ended}
             trained = sorted([*ended, *map(_as_data, lost)], key=lambda one: (one.batch_id, one.index))
-            figures = training.step(trained, [solved.get(one.uid, 0.0) for one in trained], step)
-            policy.step = stream.version = step + 1
-            app.resume()
+            with stream.update(app) as version:
+                figures = training.step(trained, [solved.get(one.uid, 0.0) for one in trained], step)
+                policy.step = version
             summary = stream.summary()
             record.add(
                 {

@@ -20,9 +20,11 @@ LONGEST = 80
 SHOWN = {
     "agent": "line 1: main, 3 turns",
     "calculator": "alignment exact",
+    "demonstrations": "2 rows, ",
     "isolated_tool": "was ended by SIGSEGV",
     "single_turn": "all trained",
     "text_game": "-> reward 0.",
+    "tool_environment": "-> reward 1.0, after each turn",
     "trainer_end_to_end": "16 of 16 rollouts",
 }
 

@@ -86,7 +86,11 @@ def up(state: Path, *options: str, **environment: str) -> Iterator[tuple[Command
 
 
 def test_it_tells_where_everything_is_and_starts_a_crashed_worker_again(tmp_path: Path) -> None:
-    with up(tmp_path, "--flower", "--flower-port", str(free_port())) as (command, url):
+    environments = tmp_path.with_suffix(".toml")
+    environments.touch(0o600)
+    environments.write_text('[numbers]\nkind = "http"\nurl = "http://127.0.0.1:9"\ncrash = "restartable"\n')
+    options = ("--flower", "--flower-port", str(free_port()), "--environments", str(environments))
+    with up(tmp_path, *options) as (command, url):
         flower, file = re.findall(r"Flower +(http\S+) +\(user:password in (\S+)\)", command.output)[0]
         user, password = Path(file).read_text().strip().split(":")
         assert httpx.get(f"{url}/docs").status_code == 200
@@ -95,6 +99,7 @@ def test_it_tells_where_everything_is_and_starts_a_crashed_worker_again(tmp_path
         assert password not in command.output
         with RolloutClient(url) as client:
             (worker,) = client.workers()
+        assert "numbers" in worker.environments
         os.kill(worker["pid"], signal.SIGKILL)
         command.read_until(r"worker-1 ended \(SIGKILL\); starting it again")
         assert command.end() == 0

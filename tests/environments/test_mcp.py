@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.environments.opened import checked_opening
 from rolloutpool_worker.environments.tool_servers import ToolServers
 
 pytestmark = [
@@ -55,8 +56,8 @@ def of_kind(kind: str, url: str) -> dict[str, Any]:
 async def test_each_rollout_has_a_session_of_its_own(kind: str, url: str) -> None:
     async with environment(**of_kind(kind, url)) as there:
         first, second = [await there.open(None, None, f"b-{n}", n + 1) for n in range(2)]
-        assert [tool.function.name for tool in first.tools] == TOOLS
-        parameters = first.tools[0].function.parameters
+        assert [tool.function.name for tool in checked_opening(first).tools] == TOOLS
+        parameters = checked_opening(first).tools[0].function.parameters
         assert (parameters["required"], list(parameters["properties"])) == (["n"], ["n"])
         said = [
             (await there.call(opened.session, "add", {"n": n})).content

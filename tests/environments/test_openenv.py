@@ -15,6 +15,7 @@ from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import EnvironmentFull, EnvironmentHost, SessionLife
+from rolloutpool_worker.environments.opened import checked_opening
 from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.tools import ToolFailed
 
@@ -58,7 +59,7 @@ async def test_tools_of_mcp_are_called() -> None:
         opened = await environment.open(None, SEED, "b-0", 1)
         other = await environment.open(None, SEED, "b-1", 1)
         assert served.sessions() == 2
-        (tool,) = opened.tools
+        (tool,) = checked_opening(opened).tools
         assert (opened.messages, tool.function.name, tool.function.description) == ([], "guess", "Guesses the number.")
         assert tool.function.parameters["required"] == ["number"]
         said = [
@@ -82,7 +83,7 @@ async def test_typed_actions_are_a_tool() -> None:
     async with played("typed") as (environment, _):
         opened = await environment.open({"how": "!"}, SEED, "b-0", 1)
         assert opened.messages == [{"role": "user", "content": '{"said":"Guess a number!"}'}]
-        (tool,) = opened.tools
+        (tool,) = checked_opening(opened).tools
         assert (tool.function.name, tool.function.description) == ("step", "A guess.")
         assert (list(tool.function.parameters["properties"]), tool.function.parameters["required"]) == (
             ["number"],

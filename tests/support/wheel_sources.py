@@ -15,6 +15,7 @@ from typing import Any
 
 __all__ = ["SOURCES", "taken"]
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SOURCES = Path(__file__).parents[2] / "build" / "trainers" / "sources"
 """Where `make test-trainers` puts the wheels."""
 
@@ -38,10 +39,10 @@ def taken(distribution: str, module: str, *names: str, later: bool = True, **kno
         tree = ast.parse(archive.read(path))
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             found[node.name] = node
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{part.name}": part for part in node.body if isinstance(part, ast.FunctionDef)}
+            found |= {f"{node.name}.{part.name}": part for part in node.body if isinstance(part, FUNCTIONS)}
     if missing := set(names) - set(found):
         raise LookupError(f"{wheel.name} has no {sorted(missing)} in {module}")
     program = ast.Module([found[name] for name in names], [])

@@ -6,11 +6,14 @@ contract.
 """
 
 import asyncio
+import inspect
 import logging
+import runpy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -19,11 +22,14 @@ import pytest
 from pydantic import BaseModel
 from tests.support.api_documents import failed, result, version_segment
 from tests.support.exported_rollouts import FORKED, PLAIN
+from tests.support.small_model import small_model
 from tests.support.trainer_contracts import installed
 from tests.support.wheel_sources import SOURCES, taken
 
+from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.export import skyrl_output
+from rolloutpool_trainer import GenerateParams, LocalPool, TransformersSampler
 from rolloutpool_trainer.adapters.areal import ARealPoolWorkflow
 from rolloutpool_trainer.adapters.driver import PoolDriver
 from rolloutpool_trainer.adapters.openrlhf import agent_executor
@@ -37,6 +43,7 @@ if not SOURCES.is_dir():
 
 pytest_plugins = ["tests.unit.trainer.adapters.conftest"]
 
+ROOT = Path(__file__).parents[2]
 Ends = Callable[..., None]
 PROMPT = [{"role": "user", "content": "1 + 1?"}]
 FORK = {"samples": [*version_segment("4", 3)["samples"], *result(0)["samples"]], "alignment": "forked"}
@@ -62,6 +69,56 @@ def test_verl_s_output_becomes_its_tensors(driver: PoolDriver, ends: Ends) -> No
         "rollout_log_probs": [-0.5] * 3,
         "rm_scores": [0.0, 0.0, 1.5],
     }
+
+
+class Served:
+    """What verl's `LLMServerClient` is to a loop, over a small model."""
+
+    def __init__(self, sampler: TransformersSampler) -> None:
+        self._sampler = sampler
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
+    ) -> Any:
+        how = {name: sampling_params.pop(name) for name in ("temperature", "top_p", "max_tokens", "logprobs")}
+        plain: dict[str, Any] = {"rollout_id": request_id, "turn": 1, "messages": [], "tools": None, "stop": None}
+        turn = await self._sampler(prompt_ids, GenerateParams(**plain, **how, extra=sampling_params))
+        return SimpleNamespace(token_ids=turn.token_ids, log_probs=turn.logprobs)
+
+
+def test_verl_s_example_runs_in_a_pool_and_asks_verl_s_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "verl/experimental/agent_loop/agent_loop.py"
+    known: dict[str, Any] = {"Any": Any, "Optional": Optional, "BaseModel": BaseModel, "torch": torch}
+    verl = taken("verl", path, "AgentLoopMetrics", "AgentLoopOutput", later=False, **known)
+    verl.AgentLoopBase = taken("verl", path, "AgentLoopBase", ABC=ABC, abstractmethod=abstractmethod).AgentLoopBase
+    theirs = taken("verl", "verl/workers/rollout/llm_server.py", "LLMServerClient.generate", rollout_trace_op=_same)
+    taken_names = [*inspect.signature(theirs.generate).parameters][1:4]
+    assert taken_names == [*inspect.signature(Served.generate).parameters][1:4]
+    tokenizer = load_tokenizer(TINY)
+    with LocalPool(workers=1, flower=False) as pool:
+        variables = {"POOL_URL": pool.url, "POOL_TOKENIZER": TINY, "POOL_CALLBACK_HOST": "127.0.0.1"}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with installed("verl.experimental.agent_loop.agent_loop", **vars(verl)):
+            example = runpy.run_path(str(ROOT / "examples" / "trainers" / "verl_pool_loop.py"))
+            loop = object.__new__(example["PoolAgentLoop"])
+            loop.server_manager = Served(TransformersSampler(small_model(tokenizer.vocab_size), tokenizer))
+            sampling = {"temperature": 0.8, "top_p": 1.0, "top_k": -1, "logprobs": True, "max_tokens": 6}
+            with example["SERVING"]:
+                outputs = asyncio.run(_both(loop, sampling))
+    for output in outputs:
+        assert isinstance(output, verl.AgentLoopOutput)
+        assert 1 <= len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs)
+        assert sum(output.response_mask) > 0
+        assert output.reward_score == 0.0
+
+
+def _same(function: Any) -> Any:
+    return function
+
+
+async def _both(loop: Any, sampling: dict[str, Any]) -> list[Any]:
+    return await asyncio.gather(*(loop.run(dict(sampling), raw_prompt=PROMPT) for _ in range(2)))
 
 
 def skyrl_check() -> Callable[..., None]:

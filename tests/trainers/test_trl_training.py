@@ -1,5 +1,6 @@
-"""A model of one layer, trained on CPU by TRL's own GRPOTrainer through a pool; and the program of docs/training.md."""
+"""The programs of examples/trainers/trl_grpo.py and docs/training.md; and TRL's asynchronous loader, over a pool."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,149 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.small_model import small_model
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_rl.logits import token_logprobs
-from rolloutpool_trainer import (
-    GenerateParams,
-    Generation,
-    LocalPool,
-    RolloutStream,
-    batched,
-    callback_app,
-    serve_callback,
-)
-from rolloutpool_trainer.adapters.driver import PoolDriver
-from rolloutpool_trainer.adapters.trl import PoolRolloutWorker, rollout_func
+from rolloutpool_trainer import LocalPool, RolloutStream, TransformersSampler, callback_app, serve_callback
+from rolloutpool_trainer.adapters.trl import PoolRolloutWorker
 
 torch: Any = pytest.importorskip("torch", reason="torch has an environment of its own: make test-trainers")
-trl: Any = pytest.importorskip("trl")
+pytest.importorskip("trl")
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 # Deprecations inside these libraries are not ours to mend.
 pytestmark = pytest.mark.filterwarnings("default")
 
 ROOT = Path(__file__).parents[2]
-STEPS, GROUP = 2, 4
-
-
-class Policy:
-    """Samples from a model of this process."""
-
-    def __init__(self, model: Any, end: int) -> None:
-        self.model, self.end = model, end
-        self.batches: list[int] = []
-
-    def __call__(self, prompts: list[list[int]], params: list[GenerateParams]) -> list[Generation]:
-        self.batches.append(len(prompts))
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[self.end] * (longest - len(prompt)) + prompt for prompt in prompts])
-        attention = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        with torch.no_grad():
-            out = self.model.generate(
-                ids,
-                attention_mask=attention,
-                max_new_tokens=params[0].max_tokens,
-                do_sample=True,
-                temperature=params[0].temperature,
-                top_k=0,
-                top_p=1.0,
-                eos_token_id=self.end,
-                pad_token_id=self.end,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-        sampled = out.sequences[:, longest:]
-        logprobs = token_logprobs(torch.stack(out.logits, 1), sampled, temperature=params[0].temperature)
-        turns = []
-        for row, chosen in zip(sampled.tolist(), logprobs.tolist(), strict=True):
-            size = row.index(self.end) + 1 if self.end in row else len(row)
-            reason: Any = "stop" if self.end in row else "length"
-            turns.append(Generation(token_ids=row[:size], logprobs=chosen[:size], finish_reason=reason))
-        return turns
-
-
-def small_model(vocabulary: int) -> Any:
-    """A transformer of one layer."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(3)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=16,
-    )
-    return Qwen3ForCausalLM(config)
+GROUP = 4
 
 
 @pytest.mark.timeout(900)
-def test_trl_trains_through_the_pool(tmp_path: Path) -> None:
-    from datasets import Dataset
-    from transformers import AutoTokenizer
-
-    tokenizer = load_tokenizer(str(TINY_TOKENIZER))
-    assert tokenizer.close_id is not None
-    model = small_model(tokenizer.vocab_size)
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    policy = Policy(model, tokenizer.close_id)
-    calls: list[dict[str, list[Any]]] = []
-
-    def reward(completions: list[Any], **columns: Any) -> list[float]:
-        # Different for each rollout, so that there is something to learn.
-        assert len(columns["rollout_uid"]) == len(columns["transcript"]) == len(completions)
-        return [float(number) for number in range(len(completions))]
-
-    questions = [f"How much is {n} + 1?" for n in range(STEPS)]
-    rows = [{"prompt": [{"role": "user", "content": question}]} for question in questions]
-    arguments = trl.GRPOConfig(
-        output_dir=str(tmp_path),
-        use_cpu=True,
-        max_steps=STEPS,
-        per_device_train_batch_size=GROUP,
-        num_generations=GROUP,
-        max_completion_length=8,
-        learning_rate=1e-2,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="no",
-        bf16=False,
-    )
-    with LocalPool(workers=1, flower=False) as pool:
-        app = callback_app(batched(policy), tokenizer=tokenizer)
-        with serve_callback(app, [0]) as served:
-            driver = PoolDriver(pool.url, trainer=served.urls, defaults={"tokenizer_name": str(TINY_TOKENIZER)})
-            through_pool = rollout_func(driver)
-
-            def watched(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-                columns = through_pool(prompts, trainer)
-                calls.append(columns)
-                return columns
-
-            trainer = trl.GRPOTrainer(
-                model=model,
-                args=arguments,
-                reward_funcs=[reward],
-                train_dataset=Dataset.from_list(rows),
-                processing_class=AutoTokenizer.from_pretrained(TINY_TOKENIZER),
-                rollout_func=watched,
-            )
-            trainer.train()
-    assert trainer.state.global_step == STEPS
-    assert [len(columns["completion_ids"]) for columns in calls] == [GROUP] * STEPS
-    for columns in calls:
-        for session_ids, mask in zip(columns["completion_ids"], columns["env_mask"], strict=True):
-            assert len(session_ids) == len(mask)
-            assert all(mask)
-    after = list(model.parameters())
-    assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "nothing was trained"
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == STEPS
-    assert sum(policy.batches) == STEPS * GROUP
+def test_the_example_learns_to_call_its_tool(tmp_path: Path) -> None:
+    program = ROOT / "examples" / "trainers" / "trl_grpo.py"
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    rewards = said["rewards"]
+    assert len(rewards) == 8
+    # Half of what it was shown calls the tool, and only that is rewarded.
+    assert sum(rewards[-3:]) / 3 > max(0.65, sum(rewards[:2]) / 2 + 0.05), rewards
+    # Tool results are in the completions, and not trained.
+    assert said["trained"] > said["left out"] > 0
 
 
 @pytest.mark.timeout(900)
@@ -162,13 +51,13 @@ def test_the_asynchronous_trainer_s_loader_reads_the_pool() -> None:
     tokenizer = load_tokenizer(str(TINY_TOKENIZER))
     assert tokenizer.close_id is not None
     model = small_model(tokenizer.vocab_size).eval()
-    policy = Policy(model, tokenizer.close_id)
+    sampler = TransformersSampler(model, tokenizer)
     prompts = [
         [{"group": str(n), "n": GROUP, "messages": [{"role": "user", "content": f"How much is {n} + 1?"}]}]
         for n in range(2)
     ]
     with LocalPool(workers=1, flower=False) as pool, pool.client() as client:
-        app = callback_app(batched(policy), tokenizer=tokenizer)
+        app = callback_app(sampler, tokenizer=tokenizer)
         with serve_callback(app, [0]) as served:
             defaults = {"tokenizer_name": str(TINY_TOKENIZER), "sampling_params": {"max_tokens": 8}}
             stream = RolloutStream(client, prompts, trainer=served.urls, defaults=defaults)

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +90,23 @@ async def test_an_episode_has_the_ids_that_the_engine_sampled(client: Any, engin
     # The request says where the policy is and how it samples.
     assert {asked.document["sampling_params"]["temperature"] for asked in engine.asked} == {0.7}
     assert {asked.document["model"] for asked in engine.asked} == {"policy"}
+
+
+async def test_the_example_serves(pool: LocalPool, engine: VllmServer) -> None:
+    env = {**os.environ, "POOL_URL": pool.url, "POOL_TOKENIZER": "rolloutpool/tiny"}
+    program = Path(__file__).parents[2] / "examples" / "trainers" / "verifiers_env_server.py"
+    arguments = (str(program), "tcp://127.0.0.1:0")
+    serving = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=env, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert serving.stdout is not None
+        made = EnvClient((await asyncio.wait_for(serving.stdout.readline(), 60)).decode().strip())
+        await made.wait_for_server_startup(timeout=20)
+        episode = await made.run(at(engine), "policy", SAMPLING, TASK)
+        await made.close()
+    finally:
+        serving.kill()
+        await serving.wait()
+    assert (episode.ok, episode.traces[0].reward) == (True, 1.0)
 
 
 async def test_many_episodes_run_at_the_same_time(client: Any, engine: VllmServer) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.length_difference import count
+from scripts.write_client_page import PAGE as CLIENT_PAGE
+from scripts.write_client_page import page as client_page
 from scripts.write_reference import PAGES, TABLES, written
 
 from rolloutpool_api.settings import ApiSettings
@@ -135,6 +137,10 @@ def test_the_tables_of_a_page_are_what_the_code_says(page: Path) -> None:
     text = page.read_text()
     assert "<!-- table: " in text
     assert written(text) == text, "run `make generate`"
+
+
+def test_the_page_of_the_client_is_what_the_docstrings_say() -> None:
+    assert CLIENT_PAGE.read_text() == client_page(), "run `make generate`"
 
 
 def test_each_table_is_on_a_page() -> None:

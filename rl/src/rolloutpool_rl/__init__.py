@@ -15,6 +15,7 @@ Results of a pool, in the forms of trainers:
 - `verifiers_trace`: traces for verifiers. `nemo_gym_response`: answers of an agent for NeMo Gym and NeMo-RL.
 - `attachments`: routed experts and sampling masks, put to the tokens of samples.
 - `prefix_tree`: which samples of a group begin with the same ids, and how far.
+- `turn_rewards`: what an environment says of each turn.
 - `padded_batch`: results as one padded numpy batch, and as torch tensors.
 
 Conversations without a pool; these modules need the extra `rendering`:

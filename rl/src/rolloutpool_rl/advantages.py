@@ -1,6 +1,7 @@
 """Advantages: relative to the rollout's group, or by generalized advantage estimation (GAE) over tool tokens.
 
 `group_advantages` compares each rollout with those of the same prompt, as GRPO and RLOO do, and needs no critic.
+`turn_advantages` does so with a reward for each turn.
 
 GAE needs one. Vanilla GAE steps through every token. The critic's masked loss never trains its values on tool tokens,
 but these values reach the advantages of what was sampled before them, and a reward decays once per tool token. With
@@ -11,15 +12,17 @@ Formulas: GAE is Schulman et al. 2016, arXiv:1506.02438, eq. 16; GRPO is Shao et
 Ahmadian et al. 2024, arXiv:2402.14740. An example is in docs/training.md.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from rolloutpool_rl.arrays import Array, add_at, as_flags, as_floats, check_vector, namespace
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = ["gae", "gae_batch", "group_advantages", "rewards_on_actions"]
+__all__ = ["gae", "gae_batch", "group_advantages", "rewards_on_actions", "turn_advantages"]
 
 _EPSILON = 1e-6
 
@@ -76,6 +79,56 @@ def group_advantages(
         spread = rewards - rewards.sum() / max(rewards.shape[0], 1)
         gain = gain / (xp.sqrt((spread**2).sum() / max(rewards.shape[0] - 1, 1)) + _EPSILON)
     return xp.where(sizes > 1, gain, 0.0)
+
+
+def turn_advantages(
+    rewards: Sequence[Sequence[float | None]],
+    groups: Sequence[Hashable],
+    *,
+    gamma: float = 1.0,
+    std: Literal["group"] | None = "group",
+) -> list[npt.NDArray[np.float64]]:
+    """Gives each turn of each rollout its own advantage, from a reward for each turn.
+
+    This is GRPO with process supervision (arXiv:2402.03300, section 4.1.3), with a discount: the rewards of all turns
+    of a group are normalised together, r̃ = (r - mean) / std, and a turn's advantage is the sum of those from it on,
+    A_t = Σ_{k ≥ t} gamma^(k - t) · r̃_k. Earlier rewards are no merit of a turn, so they do not count.
+
+    Args:
+        rewards: N lists of [T], T turns of each rollout; `turn_rewards` reads them from a result. None is no reward: it
+            adds nothing, and is part of no mean.
+        groups: [N], the group of each rollout.
+        gamma: Discount per turn, 0 to 1; the paper has none.
+        std: Divide by the standard deviation of the group's rewards, with Bessel's correction, plus 1e-6; None divides
+            by nothing.
+
+    Returns:
+        N arrays [T], for `PaddedBatch.with_turn_advantages`. A rollout that is alone in its group has zeros.
+
+    Raises:
+        ShapeMismatch: There is another number of groups than of rollouts.
+        ValueError: There is no such `std`, or gamma is not between 0 and 1.
+    """
+    if len(groups) != len(rewards):
+        raise ShapeMismatch(f"There are {len(groups)} groups for {len(rewards)} rollouts.")
+    if std not in ("group", None):
+        raise ValueError(f"There is no std {std!r}; use group or None.")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma must be between 0 and 1; it is {gamma:g}.")
+    together: dict[Hashable, list[float]] = {}
+    for own, group in zip(rewards, groups, strict=True):
+        together.setdefault(group, []).extend(reward for reward in own if reward is not None)
+    sizes = Counter(groups)
+    found = []
+    for own, group in zip(rewards, groups, strict=True):
+        known, gains, ahead = together[group], np.zeros(len(own)), 0.0
+        mean = float(np.mean(known)) if known else 0.0
+        spread = float(np.std(known, ddof=1)) + _EPSILON if std and len(known) > 1 else 1.0
+        for turn in reversed(range(len(own) if sizes[group] > 1 else 0)):
+            reward = own[turn]
+            gains[turn] = ahead = gamma * ahead + (0.0 if reward is None else (reward - mean) / spread)
+        found.append(gains)
+    return found
 
 
 def gae(

@@ -15,7 +15,7 @@ in `dropped`. In distributed training an error on one process would leave the ot
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,28 @@ class PaddedBatch:
 
     def __len__(self) -> int:
         return len(self.rollout)
+
+    def with_turn_advantages(self, advantages: Sequence[npt.ArrayLike]) -> "PaddedBatch":
+        """Puts the advantage of each turn on the tokens that it sampled.
+
+        Args:
+            advantages: For each rollout that was given to `padded_batch`, [T] of its turns, as `turn_advantages` makes
+                them.
+
+        Returns:
+            The same batch with other `advantages` [B, R].
+
+        Raises:
+            ExportRefused: A rollout of the batch has no advantages, or has more turns than advantages.
+        """
+        gains = np.zeros_like(self.advantages)
+        for row, rollout in enumerate(self.rollout.tolist()):
+            # Turns count from 1; 0 is padding.
+            own = np.append(0.0, np.asarray(advantages[rollout])) if rollout < len(advantages) else np.zeros(1)
+            if (turns := int(self.turns[row].max(initial=0))) >= len(own):
+                raise ExportRefused(f"Rollout {rollout} of the batch has {turns} turns, but {len(own) - 1} advantages.")
+            gains[row] = np.where(self.response_mask[row] == 1, own[self.turns[row]], 0.0)
+        return replace(self, advantages=gains)
 
     def to_torch(self, device: Any = None) -> dict[str, Any]:
         """Copies the arrays to torch tensors of the same types, by name.

@@ -35,26 +35,32 @@ if TYPE_CHECKING:
     from rolloutpool_rl.role_masks import MaskGenerator
     from rolloutpool_trainer.client.aio import AsyncRolloutClient
     from rolloutpool_trainer.client.aio_batch import AsyncBatch
+    from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
     from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
-    from rolloutpool_trainer.client.groups import FinishedGroup, TrainableGroup
+    from rolloutpool_trainer.client.groups import FinishedGroup
     from rolloutpool_trainer.client.results import FinishedRollout
     from rolloutpool_trainer.client.sync import RolloutClient
     from rolloutpool_trainer.client.sync_batch import Batch
+    from rolloutpool_trainer.client.sync_group import TrainableGroup
     from rolloutpool_trainer.client.sync_stream import RolloutStream
     from rolloutpool_trainer.composition import *  # noqa: F403 -- what capabilities add, by its `__all__`
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
     from rolloutpool_trainer.endpoint.batching import batched
+    from rolloutpool_trainer.endpoint.demonstrations import Demonstrations
     from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
     from rolloutpool_trainer.endpoint.server import serve_callback
+    from rolloutpool_trainer.endpoint.transformers_sampler import TransformersSampler
     from rolloutpool_trainer.errors import (
         BatchRejected,
         ChildFailed,
         ClientError,
+        DemonstrationRefused,
         IdempotencyConflict,
         KeysMissing,
         LocalPoolError,
         MissingExtra,
         NotFound,
+        NothingKept,
         PoolUnavailable,
         PortTaken,
         RedisMissing,
@@ -73,6 +79,7 @@ __all__ = [
     "AsyncBatch",
     "AsyncRolloutClient",
     "AsyncRolloutStream",
+    "AsyncTrainableGroup",
     "AttachmentForeign",
     "Batch",
     "BatchRejected",
@@ -81,6 +88,8 @@ __all__ = [
     "ChoiceIncomplete",
     "ChoiceRefused",
     "ClientError",
+    "DemonstrationRefused",
+    "Demonstrations",
     "ExportRefused",
     "FinishedGroup",
     "FinishedRollout",
@@ -97,6 +106,7 @@ __all__ = [
     "MessagesRefused",
     "MissingExtra",
     "NotFound",
+    "NothingKept",
     "PoolUnavailable",
     "PortTaken",
     "PromptMismatch",
@@ -111,6 +121,7 @@ __all__ = [
     "TokenUnknown",
     "TrainableGroup",
     "TrainerError",
+    "TransformersSampler",
     "Unauthorized",
     "UnexpectedAnswer",
     "UnreadableResults",
@@ -123,6 +134,7 @@ _HOMES = {
     "AsyncBatch": "rolloutpool_trainer.client.aio_batch",
     "AsyncRolloutClient": "rolloutpool_trainer.client.aio",
     "AsyncRolloutStream": "rolloutpool_trainer.client.aio_stream",
+    "AsyncTrainableGroup": "rolloutpool_trainer.client.aio_group",
     "AttachmentForeign": "rolloutpool_rl.errors",
     "Batch": "rolloutpool_trainer.client.sync_batch",
     "BatchRejected": "rolloutpool_trainer.errors",
@@ -131,6 +143,8 @@ _HOMES = {
     "ChoiceIncomplete": "rolloutpool_rl.errors",
     "ChoiceRefused": "rolloutpool_rl.errors",
     "ClientError": "rolloutpool_trainer.errors",
+    "DemonstrationRefused": "rolloutpool_trainer.errors",
+    "Demonstrations": "rolloutpool_trainer.endpoint.demonstrations",
     "ExportRefused": "rolloutpool_rl.errors",
     "FinishedGroup": "rolloutpool_trainer.client.groups",
     "FinishedRollout": "rolloutpool_trainer.client.results",
@@ -147,6 +161,7 @@ _HOMES = {
     "MessagesRefused": "rolloutpool_rl.errors",
     "MissingExtra": "rolloutpool_trainer.errors",
     "NotFound": "rolloutpool_trainer.errors",
+    "NothingKept": "rolloutpool_trainer.errors",
     "PoolUnavailable": "rolloutpool_trainer.errors",
     "PortTaken": "rolloutpool_trainer.errors",
     "PromptMismatch": "rolloutpool_rl.errors",
@@ -159,8 +174,9 @@ _HOMES = {
     "ShapeMismatch": "rolloutpool_rl.errors",
     "StateInUse": "rolloutpool_trainer.errors",
     "TokenUnknown": "rolloutpool_rl.errors",
-    "TrainableGroup": "rolloutpool_trainer.client.groups",
+    "TrainableGroup": "rolloutpool_trainer.client.sync_group",
     "TrainerError": "rolloutpool_trainer.errors",
+    "TransformersSampler": "rolloutpool_trainer.endpoint.transformers_sampler",
     "Unauthorized": "rolloutpool_trainer.errors",
     "UnexpectedAnswer": "rolloutpool_trainer.errors",
     "UnreadableResults": "rolloutpool_trainer.errors",
@@ -174,8 +190,10 @@ _EXTRAS = {
     "rolloutpool_rl.role_masks": "callback,maths",
     "rolloutpool_trainer.endpoint.app": "callback",
     "rolloutpool_trainer.endpoint.batching": "callback",
+    "rolloutpool_trainer.endpoint.demonstrations": "callback",
     "rolloutpool_trainer.endpoint.policy": "callback",
     "rolloutpool_trainer.endpoint.server": "callback",
+    "rolloutpool_trainer.endpoint.transformers_sampler": "callback",
 }
 
 

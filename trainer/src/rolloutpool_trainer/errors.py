@@ -10,7 +10,9 @@
         │   ├── BatchRejected        422, with every fault
         │   ├── RequestRefused       any other 4xx
         │   ├── RefillImpossible     the batch's own rollouts are not known here
+        │   ├── NothingKept          the caller's `keep` refuses every group
         │   └── UnexpectedAnswer     an answer that this client cannot read
+        ├── DemonstrationRefused     a recorded conversation can't be played
         ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
         ├── UnreadableResults        a file does not hold results
@@ -34,11 +36,13 @@ __all__ = [
     "BatchRejected",
     "ChildFailed",
     "ClientError",
+    "DemonstrationRefused",
     "IdempotencyConflict",
     "KeysMissing",
     "LocalPoolError",
     "MissingExtra",
     "NotFound",
+    "NothingKept",
     "PoolUnavailable",
     "PortTaken",
     "RedisMissing",
@@ -109,8 +113,16 @@ class RefillImpossible(ClientError):
     """This batch was looked up by its id, so its prompts are not known here; only who submits it can refill groups."""
 
 
+class NothingKept(ClientError):
+    """The stream's `keep` has refused every group of many batches in a row; are the rewards what you expect?"""
+
+
 class UnexpectedAnswer(ClientError):
     """The answer is not of the pool's protocol; is this the pool's address, and is its version the client's?"""
+
+
+class DemonstrationRefused(TrainerError):
+    """A recorded conversation can't be played through the pool exactly."""
 
 
 class MissingExtra(TrainerError, ImportError):

@@ -110,7 +110,7 @@ class _BatchRequest(BaseModel):
     weight: int = Field(default=1, ge=1, le=100)
     """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
-    """How many versions the run may be ahead of the weights that sampled a rollout; needs `run`. Null: any number."""
+    """How many versions the run may be ahead of the oldest weights that sampled a rollout; needs `run`. Null: any."""
     on_stale: OnStale = OnStale.DROP
     """What happens to a rollout that is older: `drop`, `finish` or `restart`."""
     lease_seconds: float | None = Field(default=None, ge=10, le=604_800)

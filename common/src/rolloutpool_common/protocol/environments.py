@@ -72,6 +72,8 @@ class EnvironmentReport(BaseModel):
     """Calls and messages that reached it."""
     step_rewards: list[float | None] = Field(default_factory=list)
     """Of each of them; null where the environment gave none."""
+    step_turns: list[int] = Field(default_factory=list)
+    """The turn, from 1, that each of them followed; empty in results of older versions."""
     done: bool = False
     """Whether it said that the episode is over."""
     reward: float | None = None

@@ -193,8 +193,8 @@ class _RolloutResult(BaseModel):
     tokenizer: dict[str, str] = Field(default_factory=dict)
     """Fingerprint of tokenizer, template and transformers that made the ids."""
     environment: EnvironmentReport | None = None
-    """`name`, `seed`, `crash`, `steps`, `step_rewards`, `done`, `reward`, `parts`; null where it had none, or ended
-    before its session was open."""
+    """`name`, `seed`, `crash`, `steps`, `step_rewards`, `step_turns`, `done`, `reward`, `parts`; null where it had
+    none, or ended before its session was open."""
     reward: float | None = None
     """What it is worth: what its grader says; without one, its environment. Null where neither said anything, and where
     it did not complete."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,11 @@ from tests.support.stub_pool import Answer, StubPool, stub_pool
 
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
+from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_batch import Batch
+from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 
 
@@ -23,10 +26,18 @@ def pool() -> Iterator[StubPool]:
         yield served
 
 
-def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, Any]]]:
-    """Public methods with names, defaults and annotations of their parameters."""
+NOT_AWAITED = {"batch", "load_state_dict", "state_dict"}
+"""What asks the pool for nothing."""
+
+
+def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, str]]]:
+    """Public methods with names, defaults and annotations of their parameters; names of classes have no `Async`."""
+
+    def named(annotation: Any) -> str:
+        return re.sub(r"[\w.]+\.(?:Async)?(\w+)", r"\1", inspect.formatannotation(annotation))
+
     return {
-        name: [(p.name, p.default, p.annotation) for p in inspect.signature(value).parameters.values()]
+        name: [(p.name, p.default, named(p.annotation)) for p in inspect.signature(value).parameters.values()]
         for name, value in vars(kind).items()
         if inspect.isfunction(value) and not name.startswith("_")
     }
@@ -34,13 +45,18 @@ def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, Any]]]:
 
 @pytest.mark.parametrize(
     ("blocking", "awaited"),
-    [(RolloutClient, AsyncRolloutClient), (Batch, AsyncBatch), (RolloutStream, AsyncRolloutStream)],
+    [
+        (RolloutClient, AsyncRolloutClient),
+        (Batch, AsyncBatch),
+        (RolloutStream, AsyncRolloutStream),
+        (TrainableGroup, AsyncTrainableGroup),
+    ],
 )
 def test_both_clients_have_one_surface(blocking: type[Any], awaited: type[Any]) -> None:
     assert surface(blocking) == surface(awaited)
     for name in surface(awaited):
-        method = getattr(awaited, name)
-        if name != "batch":
+        method = inspect.unwrap(getattr(awaited, name))
+        if name not in NOT_AWAITED:
             assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method), name
 
 

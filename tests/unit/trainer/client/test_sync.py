@@ -14,6 +14,7 @@ from rolloutpool_common.protocol.groups import GroupVerdict
 from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_trainer import errors
+from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.sync import RolloutClient
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -71,6 +72,14 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
     }
 
 
+def test_a_label_is_one_of_the_labels(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("POST", "/v1/batches", Answer(202, accepted()))
+    client.submit([{"messages": MESSAGES}], label="step 12")
+    client.submit([{"messages": MESSAGES}], label="step 13", labels={"seed": "1", "label": "old"})
+    labels = [request.body["labels"] for request in pool.requests]
+    assert labels == [{"label": "step 12"}, {"seed": "1", "label": "step 13"}]
+
+
 @pytest.mark.parametrize("trainer", ["http://h:1", ["http://h:1"], {"server_urls": ["http://h:1"]}])
 def test_trainer_may_be_urls(pool: StubPool, client: RolloutClient, trainer: object) -> None:
     pool.on("POST", "/v1/batches", Answer(202, accepted()))
@@ -124,6 +133,27 @@ def test_results_follow_the_cursor(pool: StubPool, client: RolloutClient) -> Non
 def test_results_live_through_a_restart_of_the_api(pool: StubPool, client: RolloutClient) -> None:
     pool.on("GET", RESULTS, Answer(body=page(0)), Answer(drop=True), Answer(502), Answer(body=page(1, complete=True)))
     assert [result.index for result in client.batch(BATCH).results()] == [0, 1]
+
+
+def test_results_that_do_not_come_in_time(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", RESULTS, Answer(body=page(0)))
+    taken: list[FinishedRollout] = []
+    with pytest.raises(TimeoutError, match="has not ended within 0 s"):
+        taken.extend(client.batch(BATCH).results(timeout=0))
+    assert len(pool.requests) == 1
+    assert "wait=0" in pool.requests[0].path
+    with pytest.raises(TimeoutError, match=r"within 0\.2 s"):
+        taken.extend(client.batch(BATCH).results(timeout=0.2))
+    assert "wait=0." in pool.requests[1].path
+    assert [result.uid for result in taken] == [f"{BATCH}-0"] * 2
+    for nonsense in (-1, float("nan")):
+        with pytest.raises(ValueError, match="at least 0 seconds"):
+            list(client.batch(BATCH).results(timeout=nonsense))
+
+
+def test_results_that_come_in_time(pool: StubPool, client: RolloutClient) -> None:
+    pool.on("GET", RESULTS, Answer(body=page(0)), Answer(body=page(0, 1, complete=True)))
+    assert len(list(client.batch(BATCH).results(timeout=20))) == 2
 
 
 def test_progress_without_a_terminal_changes_nothing(

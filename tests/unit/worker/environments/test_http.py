@@ -16,6 +16,7 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
+from rolloutpool_worker.environments.opened import checked_opening
 
 TRANSCRIPT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -44,7 +45,7 @@ async def test_a_session_is_seeded_called_verified_and_closed() -> None:
         assert (environment.crash, environment.places) == (CrashEffect.RESTARTABLE, 7)
         opened = await environment.open(ROW, SEED, "b-0", 1)
         other = await environment.open(ROW, SEED, "b-1", 1)
-        (tool,) = opened.tools
+        (tool,) = checked_opening(opened).tools
         assert (tool.function.name, tool.function.parameters["required"]) == ("guess", ["number"])
         session = opened.session
         wrong = await environment.call(session, "guess", {"number": WRONG})

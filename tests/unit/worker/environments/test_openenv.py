@@ -12,6 +12,7 @@ from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.environments import EnvironmentFull
+from rolloutpool_worker.environments.opened import checked_opening
 from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.tools import ToolFailed
 
@@ -47,8 +48,8 @@ async def test_a_session_of_tools_is_opened_called_scored_and_closed() -> None:
         opened = await environment.open({"hard": True}, SEED, "b-0", 3)
         other = await environment.open(None, None, "b-1", 1)
         # Its first observation is empty.
-        assert (opened.messages, [tool.function.name for tool in opened.tools]) == ([], ["guess"])
-        assert opened.tools[0].function.parameters["required"] == ["number"]
+        assert (opened.messages, [tool.function.name for tool in checked_opening(opened).tools]) == ([], ["guess"])
+        assert checked_opening(opened).tools[0].function.parameters["required"] == ["number"]
         wrong = await environment.call(opened.session, "guess", {"number": WRONG})
         assert (wrong.content, wrong.reward, wrong.done) == ("wrong at guess 1", -0.5, False)
         right = await environment.call(opened.session, "guess", {"number": RIGHT})
@@ -82,7 +83,7 @@ async def test_each_message_is_an_action_where_a_field_takes_it() -> None:
 async def test_actions_of_another_form_are_a_tool() -> None:
     async with served(OpenEnvStub(tools=False)) as environment:
         opened = await environment.open(None, SEED, "b-0", 1)
-        (tool,) = opened.tools
+        (tool,) = checked_opening(opened).tools
         assert (tool.function.name, tool.function.description) == ("step", "A guess.")
         assert list(tool.function.parameters["properties"]) == ["number"]
         answer = await environment.call(opened.session, "step", {"number": WRONG})

@@ -277,7 +277,7 @@ async def test_tools_may_be_dicts_in_openais_form() -> None:
         (OpenedSession(1, messages=[{"role": "user"}, "x"]), r"messages\[1\] is no dict but str"),  # type: ignore[list-item]
         (OpenedSession(1, tools=None), "tools is no list but NoneType"),  # type: ignore[arg-type]
         (OpenedSession(1, tools=DICT), "tools is no list but dict"),  # type: ignore[arg-type]
-        (OpenedSession(1, tools=["look"]), r"tools\[0\] is no ToolDefinition but str"),
+        (OpenedSession(1, tools=["look"]), r"tools\[0\] is no ToolDefinition but str"),  # type: ignore[list-item]
         (OpenedSession(1, tools=[{"function": {}}]), r"tools\[0\]\.function\.name: Field required"),
         (
             OpenedSession(1, tools=[{"function": {"name": "a", "parameters": {"type": 2**70}}}]),

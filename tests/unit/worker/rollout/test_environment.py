@@ -16,6 +16,7 @@ from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishR
 from rolloutpool_common.protocol.journal import EnvironmentRecord, ObservationRecord
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
+from rolloutpool_rl.turn_rewards import turn_rewards
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,7 @@ async def test_the_policy_plays_until_the_episode_is_over(
             "crash": "restartable",
             "steps": 3,
             "step_rewards": [-0.5, -0.5, 1.0],
+            "step_turns": [1, 2, 2],
             "done": True,
             "reward": 1.0,
             "parts": {"guesses": 3.0},
@@ -83,6 +85,7 @@ async def test_each_message_is_an_action_in_a_text_game(inside: InsideWorker, to
     assert contents(result.messages)[1:] == [INVITATION, "wrong at guess 1", "right at guess 2"]
     assert result.environment is not None
     assert (result.environment.reward, result.environment.step_rewards) == (1.0, [-0.5, 1.0])
+    assert (result.environment.step_turns, turn_rewards(result)) == ([1, 2], [-0.5, 1.0])
     # Each step is shown as a tool's time is.
     assert [[(tool.name, tool.ok) for tool in turn.tools] for turn in result.turns] == [[("text_game", True)]] * 2
 
@@ -167,6 +170,7 @@ async def test_a_rollout_goes_on_in_another_worker_as_its_environment_declares(
     assert contents(result.messages)[-1] == last
     assert result.environment is not None
     assert (result.environment.steps, result.environment.step_rewards) == (3, [-0.5, -0.5, 1.0])
+    assert (result.environment.step_turns, turn_rewards(result)) == ([1, 2, 3], [-0.5, -0.5, 1.0])
     assert sum(line.startswith(f"guess {uid} 2 ") for line in deeds(game_log)) == calls
     assert [still_open(game_log, uid, attempt) for attempt in (1, 2)] == [0, 0]
 

@@ -274,6 +274,7 @@ async def test_in_an_environment(
             assert child.environment is not None
             assert child.environment.reward == 1.0
             assert child.environment.step_rewards == [-0.5] * (turn - 1) + [1.0]
+            assert child.environment.step_turns == [*range(1, turn + 1)]
             # A session that has seen the parent's guesses counts them.
             seen = 1 if name == "game_stateless" else turn
             assert child.messages[-1].content == f"right at guess {seen}"

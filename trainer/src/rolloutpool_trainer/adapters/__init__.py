@@ -5,6 +5,7 @@ waits, and gives the results back in the framework's types. The forms themselves
 framework is imported only when its adapter is used.
 
 - `driver` runs rollouts, and runs those again that failed by the infrastructure; the others build on it.
+- `installed` says what to install where a framework is missing.
 - `trl`: a `rollout_func` for `GRPOTrainer`, and a rollout worker for `AsyncGRPOTrainer`.
 - `verl`: an AgentLoop.
 - `slime`: a rollout function, for slime and miles.

@@ -12,6 +12,7 @@ import numpy as np
 
 from rolloutpool_rl.export import areal_trajectories
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
 
 
@@ -55,6 +56,7 @@ def _padded(array: np.ndarray[Any, Any], longest: int) -> np.ndarray[Any, Any]:
 
 
 def _from_numpy() -> Callable[[Any], Any]:
-    import torch
+    with needing("areal==1.0.4"):
+        import torch
 
     return torch.from_numpy  # type: ignore[no-any-return]

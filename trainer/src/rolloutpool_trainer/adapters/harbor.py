@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
@@ -83,8 +84,9 @@ async def play_trial(
         NoVerdict: The trial has no reward. The session has ended as failed.
     """
     try:
-        from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
-        from harbor.trial.trial import Trial
+        with needing("harbor==0.26.0"):
+            from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
+            from harbor.trial.trial import Trial
     except ImportError as error:
         raise ImportError("play_trial needs Harbor, and Harbor Python 3.12: pip install harbor") from error
     session = await batch.session(index)

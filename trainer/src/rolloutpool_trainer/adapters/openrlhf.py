@@ -15,6 +15,7 @@ from typing import Any
 
 from rolloutpool_rl.export import openrlhf_output
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
 
 
@@ -25,7 +26,8 @@ def agent_executor(driver: PoolDriver, reward: Callable[[FinishedRollout, Any], 
         driver: Its `trainer` is where OpenRLHF's engines, or an endpoint in front of them, answer.
         reward: Of a rollout, and the row's label.
     """
-    from openrlhf.utils.agent import AgentExecutorBase
+    with needing("openrlhf==0.11.2"):
+        from openrlhf.utils.agent import AgentExecutorBase
 
     class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]  # OpenRLHF is not installed where this is checked
         """Runs one rollout in the pool."""

@@ -21,8 +21,9 @@ from typing import Any, Literal
 from rolloutpool_rl.advantages import group_advantages
 from rolloutpool_rl.export import trl_async_samples, trl_columns
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
-from rolloutpool_trainer.client.groups import TrainableGroup
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
+from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import TrainerError
 
@@ -159,6 +160,7 @@ class PoolRolloutWorker:
 
 
 def _rollout_sample() -> Callable[..., Any]:
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+    with needing("trl==1.16.0"):
+        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
     return RolloutSample  # type: ignore[no-any-return]

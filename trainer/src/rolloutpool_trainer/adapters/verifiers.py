@@ -17,6 +17,7 @@ trainer's; verifiers brings pyzmq and msgpack.
 """
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from typing import Any
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.verifiers_trace import verifiers_trace
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
 
 _log = logging.getLogger(__name__)
@@ -52,7 +54,9 @@ class PoolEnvServer:
             reward: Of a rollout and its task's data. None takes what its grader or its environment says, if any.
             name: Of the environment, in each episode.
         """
-        import zmq.asyncio
+        with needing("verifiers==0.4.0"):
+            importlib.import_module("verifiers.v1.serve.types")
+            import zmq.asyncio
 
         self._driver, self._reward, self._name = driver, reward, name
         self._running: dict[bytes, asyncio.Task[None]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 from rolloutpool_rl.export import verl_outputs
 from rolloutpool_rl.formats import Forks
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
 
 
@@ -34,7 +35,8 @@ def agent_loop(
         response_length: `rollout.response_length`.
         forks: `LAST` or `REFUSE`.
     """
-    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+    with needing("verl==0.9.1"):
+        from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
     class PoolAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is not installed where this is checked
         """Runs one rollout in the pool."""

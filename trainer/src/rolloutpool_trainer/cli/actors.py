@@ -38,14 +38,12 @@ def worker(
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes; one per core is right.")] = 1,
     tokenizer: options.Tokenizers = None,
     as_json: JsonLogs = False,
-    environments: Annotated[
-        str, typer.Option(envvar="ROLLOUTPOOL_ENVIRONMENTS_FILE", help="TOML file of environments with their servers.")
-    ] = "",
+    environments: options.EnvironmentsFile = None,
 ) -> None:
     """Run workers alone, with an existing Redis. SIGTERM drains them; a worker that ends is started again."""
     settings = {"ROLLOUTPOOL_REDIS_URL": redis}
     if environments:
-        settings["ROLLOUTPOOL_ENVIRONMENTS_FILE"] = environments
+        settings["ROLLOUTPOOL_ENVIRONMENTS_FILE"] = str(environments)
     if tokenizer:
         settings["ROLLOUTPOOL_TOKENIZERS"] = ",".join(tokenizer)
     become("rolloutpool_worker", settings | log_format(as_json=as_json), "--processes", str(processes))

@@ -46,7 +46,7 @@ def submit(
         str | None, typer.Option(help="When a group may be taken early: min_usable=6,size=8,late=cancel.")
     ] = None,
     max_staleness: Annotated[
-        int | None, typer.Option(help="How many versions the run may be ahead of a rollout's weights; needs --run.")
+        int | None, typer.Option(help="By how many versions the run may be ahead of a rollout's oldest; with --run.")
     ] = None,
     on_stale: Annotated[str | None, typer.Option(help="What happens to older ones: drop, finish or restart.")] = None,
     lease: Annotated[float | None, typer.Option(help="Cancel it when nobody has read it for so many seconds.")] = None,

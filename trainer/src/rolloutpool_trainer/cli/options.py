@@ -41,6 +41,16 @@ Tokenizers = Annotated[
     typer.Option("--tokenizer", help="Load it before taking work; may be repeated. Also ROLLOUTPOOL_TOKENIZERS."),
 ]
 
+EnvironmentsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--environments",
+        envvar="ROLLOUTPOOL_ENVIRONMENTS_FILE",
+        help="TOML file of environments with their servers.",
+        show_default=False,
+    ),
+]
+
 
 class RunnerProcess(StrEnum):
     """Says how a runner starts programs."""

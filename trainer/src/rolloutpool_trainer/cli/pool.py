@@ -26,6 +26,7 @@ def up(
     state: options.StatePath = None,
     redis: options.Redis = "",
     tokenizer: options.Tokenizers = None,
+    environments: options.EnvironmentsFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Start a pool on this machine: Redis (unless --redis names one), API, workers, a door and Flower.
@@ -51,6 +52,7 @@ def up(
         state=state or default_state(),
         redis_url=redis or None,
         tokenizers=tokenizer or (),
+        env={} if environments is None else {"ROLLOUTPOOL_ENVIRONMENTS_FILE": str(environments)},
         report=console.note,
     )
     stopping = "stopping: workers finish or give back what they run; once more ends everything at once"

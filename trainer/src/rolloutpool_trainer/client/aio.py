@@ -68,6 +68,7 @@ class AsyncRolloutClient:
         defaults: RolloutOptions | Mapping[str, Any] | None = None,
         trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None = None,
         priority: Priority | str = Priority.DEFAULT,
+        label: str | None = None,
         labels: Mapping[str, str] | None = None,
         run: str | None = None,
         weight: int = 1,
@@ -85,11 +86,13 @@ class AsyncRolloutClient:
             defaults: What holds for every rollout.
             trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
             priority: Which queue it waits in.
+            label: What people shall read beside the batch in lists, such as `step 12`; it is `labels["label"]`.
             labels: Free; shown with the batch.
             run: Which training run it belongs to; runs share the workers by `weight`.
             weight: How many of its rollouts start for each one of a run with weight 1.
             group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
-            max_staleness: How many versions the run may be ahead of the weights that sampled a rollout; see `announce`.
+            max_staleness: How many versions the run may be ahead of the oldest weights that sampled a rollout; see
+                `announce`.
             on_stale: What happens to one that is older: `drop` (the default), `finish` or `restart`.
             lease_seconds: The batch is cancelled when nobody has read it with this key for so long.
             idempotency_key: The same key with the same batch gives the same batch. None means a random key, so that a
@@ -107,7 +110,7 @@ class AsyncRolloutClient:
             "defaults": defaults,
             "trainer": trainer,
             "priority": priority,
-            "labels": labels,
+            "labels": labels if label is None else {**(labels or {}), "label": label},
             "run": run,
             "weight": weight,
             "max_staleness": max_staleness,

@@ -8,12 +8,18 @@
    - `stale`: the pool has dropped it, because the weights that sampled it were too old.
    - `untrained`: the policy sampled nothing that is trained.
    - what the caller's own `drop` says, for example `stale`.
-3. Failures of the infrastructure, and rollouts that expired, can be run again: `TrainableGroup.refillable`.
+3. Failures of the infrastructure, and rollouts that expired, can be run again: `SelectedGroup.refillable`.
+4. `SelectedGroup.judge` says whether the group as a whole can be used.
+
+What trainers get are the `TrainableGroup`s of `sync_group`, or those of `aio_group`: selected groups that know their
+client, so that they can be annotated.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
 
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
 from rolloutpool_trainer.client.results import FinishedRollout
@@ -32,8 +38,19 @@ class FinishedGroup:
     """In the order of the batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainableGroup:
+class GroupUse(StrEnum):
+    """Says whether a group can be used; what it can't is counted under this word."""
+
+    USABLE = "usable"
+    """It is trained."""
+    LACKING = "group"
+    """Too few of its rollouts can be trained."""
+    REFUSED = "refused"
+    """The caller's `keep` does not want it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedGroup:
     """Holds what can be trained of a finished group."""
 
     name: str
@@ -46,13 +63,22 @@ class TrainableGroup:
     refillable: tuple[FinishedRollout, ...] = ()
     """Those left out that may end differently if they are run again."""
 
-    def lacks(self, min_usable: int) -> bool:
-        """Whether it has too few rollouts, and running some again may mend that."""
-        return not self.suffices(min_usable) and bool(self.refillable)
+    def judge(self, min_usable: int, keep: Callable[[Self], bool] | None) -> GroupUse:
+        """Says whether it can be used.
 
-    def suffices(self, min_usable: int) -> bool:
-        """Whether it has enough rollouts; a group with none never has."""
-        return len(self.rollouts) >= max(min_usable, 1)
+        Args:
+            min_usable: How many rollouts it must have; a group with none never has enough.
+            keep: The caller's own condition; asked only about groups with enough.
+
+        Raises:
+            TypeError: `keep` said neither yes nor no, as a function does that forgets to return.
+        """
+        if len(self.rollouts) < max(min_usable, 1):
+            return GroupUse.LACKING
+        kept = True if keep is None else keep(self)
+        if kept is None:
+            raise TypeError("keep returned None; it must return True for a group to be trained, or False")
+        return GroupUse.USABLE if kept else GroupUse.REFUSED
 
 
 class GroupCollector:
@@ -74,7 +100,7 @@ class GroupCollector:
         return FinishedGroup(result.group, tuple(sorted(ended, key=lambda rollout: rollout.index)))
 
 
-def select(rollouts: Sequence[FinishedRollout], drop: Drop | None = None) -> TrainableGroup:
+def select(rollouts: Sequence[FinishedRollout], drop: Drop | None = None) -> SelectedGroup:
     """Takes from a group what can be trained.
 
     Args:
@@ -93,7 +119,9 @@ def select(rollouts: Sequence[FinishedRollout], drop: Drop | None = None) -> Tra
             refillable.append(rollout)
     group = rollouts[0].group
     name = f"#{rollouts[0].index}" if group is None else f"={group}"
-    return TrainableGroup(name, group, tuple(kept), dict(dropped), tuple(refillable))
+    return SelectedGroup(
+        name=name, group=group, rollouts=tuple(kept), dropped=dict(dropped), refillable=tuple(refillable)
+    )
 
 
 def _reason(rollout: FinishedRollout) -> str | None:

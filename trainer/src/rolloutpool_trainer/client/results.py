@@ -8,6 +8,7 @@
 `ResultStream` reads whole results, `SummaryStream` only their rows in the batch's table.
 """
 
+import time
 from collections.abc import Iterator
 
 from rolloutpool_common.protocol.result import ResultPage, RolloutResult
@@ -45,11 +46,30 @@ class _Reading:
 
 
 class ResultStream(_Reading):
-    """A reading of results."""
+    """A reading of results, for at most `timeout` seconds from its beginning; None reads without limit."""
+
+    def __init__(self, batch_id: str, cursor: str, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout must be at least 0 seconds, or None; it is {timeout:g}")
+        super().__init__(batch_id, cursor)
+        self._timeout = timeout
+        self._began_at: float | None = None
 
     def call(self) -> calls.Call[ResultPage]:
-        """Makes the call for the next page."""
-        return calls.results(self._batch_id, self._cursor, wait=calls.LONG_POLL_SECONDS)
+        """Makes the call for the next page, of which one is made however short the time is.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        now = time.monotonic()
+        wait, began_at = calls.LONG_POLL_SECONDS, self._began_at
+        self._began_at = now if began_at is None else began_at
+        if self._timeout is not None:
+            left = self._began_at + self._timeout - now
+            if left <= 0 and began_at is not None:
+                raise TimeoutError(f"batch {self._batch_id} has not ended within {self._timeout:g} s")
+            wait = min(wait, max(left, 0.0))
+        return calls.results(self._batch_id, self._cursor, wait=wait)
 
     def take(self, page: ResultPage) -> Iterator[FinishedRollout]:
         """Yields the rollouts of a page that were not read before."""

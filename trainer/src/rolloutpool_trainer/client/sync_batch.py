@@ -3,39 +3,53 @@
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, TrainableGroup, select
+from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, GroupUse, select
 from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.sync_door import SyncDoor
+from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.tally import BatchTally
 from rolloutpool_trainer.composition import SyncBatchParts
-from rolloutpool_trainer.errors import NotFound, RefillImpossible
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound, RefillImpossible
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    """A group as it was sampled, for the first time or again."""
+
+    first: tuple[FinishedRollout, ...]
+    """All its rollouts of the batch itself."""
+    group: TrainableGroup
+    """What of it can be trained now."""
+    submission: Submission | None
+    """That of the rollouts which were sampled last."""
+    attempt: int = 0
+    """How often it was sampled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refill:
     """Rollouts of a group that run again."""
 
-    group: TrainableGroup
-    """What the group had before."""
+    before: _Sampling
+    """Its `group` has what stays of it."""
     batch: "Batch"
     submission: Submission
     """That of `batch`."""
-    attempt: int
-    """From 1."""
 
 
 class Batch(SyncBatchParts):
@@ -57,19 +71,25 @@ class Batch(SyncBatchParts):
         """Of the stream that it belongs to: names batches that are read later, whose leases have to go on meanwhile."""
         self._tally = BatchTally()
 
-    def results(self, cursor: str = "0", *, progress: bool = False) -> Iterator[FinishedRollout]:
+    def results(
+        self, cursor: str = "0", *, timeout: float | None = None, progress: bool = False
+    ) -> Iterator[FinishedRollout]:
         """Yields each rollout once, in the order in which they end, until all have ended.
 
         Args:
             cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
                 older cursor means the start, so that results come again.
+            timeout: Seconds from the first request until all must have ended, your own work in between included; 0
+                takes what is there. None waits without limit.
             progress: Show a bar on the terminal.
 
         Raises:
+            TimeoutError: Some have not ended within `timeout` seconds. They go on; so does a call with the cursor.
+            ValueError: `timeout` is below 0.
             NotFound: The batch is unknown or its results have expired.
             PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
         """
-        reader = ResultStream(self.batch_id, cursor)
+        reader = ResultStream(self.batch_id, cursor, timeout)
         total = self._total() if progress else 0
         with BatchProgress(total, shown=progress) as bar:
             while not reader.complete:
@@ -97,44 +117,48 @@ class Batch(SyncBatchParts):
                 yield group
 
     def trainable_groups(
-        self, min_usable: int = 1, *, refill: int = 0, drop: Drop | None = None
+        self,
+        min_usable: int = 1,
+        *,
+        refill: int = 0,
+        drop: Drop | None = None,
+        keep: Callable[[TrainableGroup], bool] | None = None,
     ) -> Iterator[TrainableGroup]:
         """Yields what can be trained of each group, as groups end. What is left out is counted in `summary`.
 
         A rollout that failed by itself, expired or was cancelled is no sample with reward 0, so it is left out. A group
-        in which fewer than `min_usable` remain is left out as a whole, or filled up first.
+        in which fewer than `min_usable` remain, or that `keep` refuses, is left out as a whole, or sampled again first.
 
         Args:
             min_usable: How many rollouts a group must have; fewer make a poor baseline.
-            refill: How often the failed siblings of a group that has too few may be run again. They run at once, next
-                to the rest of the batch, and such groups come last.
+            refill: How often a group that can't be used may be sampled again: the failed siblings of one that has too
+                few, and others in the place of all rollouts of one that `keep` refused. They run at once, next to the
+                rest of the batch, and such groups come last.
             drop: Says why a rollout that could be trained shall be left out; None keeps it.
+            keep: Says whether a group shall be trained, for example whether its rewards differ. It may be asked again
+                about the same group after a restart.
 
         Raises:
             NotFound: The batch is unknown or its results have expired.
             RefillImpossible: A group has to be refilled, and the batch was not submitted by this object's client.
+            TypeError: `keep` returned None.
         """
         refills: deque[_Refill] = deque()
         for finished in self.groups_as_completed():
-            group = select(finished.rollouts, drop)
-            if refill and group.lacks(min_usable):
-                refills.append(self._refill(self._submission, group, 1))
-            elif self._tally.add_group(group, min_usable):
+            group = TrainableGroup.of(select(finished.rollouts, drop), self._client)
+            sampling = _Sampling(finished.rollouts, group, self._submission)
+            verdict = group.judge(min_usable, keep)
+            if (again := self._refill(sampling, verdict, refill)) is not None:
+                refills.append(again)
+            elif self._tally.add_group(group, verdict):
                 yield group
         while refills:
-            before = refills.popleft()
-            rollouts = list(before.group.rollouts)
-            for result in before.batch.results():
-                self._tally.add(result)
-                rollouts.append(result)
-            group = select(rollouts, drop)
-            # What failed before its repetition was left out too; and a rollout without a group has a new index now.
-            dropped = dict(Counter(before.group.dropped) + Counter(group.dropped))
-            group = replace(group, name=before.group.name, dropped=dropped)
-            if before.attempt < refill and group.lacks(min_usable):
-                refills.append(self._refill(before.submission, group, before.attempt + 1))
-            elif self._tally.add_group(group, min_usable):
-                yield group
+            sampling = self._refilled(refills.popleft(), drop)
+            verdict = sampling.group.judge(min_usable, keep)
+            if (again := self._refill(sampling, verdict, refill)) is not None:
+                refills.append(again)
+            elif self._tally.add_group(sampling.group, verdict):
+                yield sampling.group
 
     @property
     def dropped(self) -> Counter[str]:
@@ -149,7 +173,8 @@ class Batch(SyncBatchParts):
         end first.
 
         Args:
-            policy_version: The weights that are trained now, for `staleness`: how many versions older the samples are.
+            policy_version: The weights in training, for `staleness`: by how many versions they are ahead of the oldest
+                that sampled a rollout.
         """
         if not len(self._tally):
             for _ in self.results():
@@ -251,17 +276,45 @@ class Batch(SyncBatchParts):
             time.sleep(delay)
         raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
 
-    def _refill(self, submission: Submission | None, group: TrainableGroup, attempt: int) -> "_Refill":
-        """Runs the failed siblings of a group again; they are those of `submission`."""
+    def _refill(self, sampling: _Sampling, verdict: GroupUse, most: int) -> _Refill | None:
+        """Runs rollouts of a group again, where that may mend it and it was done less than `most` times."""
+        group, submission, again = sampling.group, sampling.submission, sampling.group.refillable
+        if verdict is GroupUse.REFUSED:
+            # Their indexes are those of this batch, whatever ran again since.
+            submission, again = self._submission, sampling.first
+            dropped = dict(Counter(group.dropped) + Counter({verdict: len(group.rollouts)}))
+            group = replace(group, rollouts=(), dropped=dropped)
+        # Where the caller has cancelled the batch, nobody wants others.
+        ended = verdict is GroupUse.USABLE or RolloutStatus.CANCELLED in group.dropped
+        if ended or not again or sampling.attempt >= most:
+            return None
         if submission is None:
             raise RefillImpossible()
-        again = submission.again(group.refillable)
-        key = refill_key(self.batch_id, [rollout.uid for rollout in group.refillable], attempt)
-        batch = self._client.submit(again.rollouts, idempotency_key=key, **again.options)
+        attempt, once_more = sampling.attempt + 1, submission.again(again)
+        key = refill_key(self.batch_id, [rollout.uid for rollout in again], attempt)
+        try:
+            batch = self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+        except IdempotencyConflict:
+            # A trainer that has come back with another address runs them again, as it does with whole batches.
+            batch = self._client.submit(once_more.rollouts, **once_more.options)
         self._tally.refills.add(key)
         batch.renewal = self.renewal
         batch.renewal.open[batch.batch_id] = None
-        return _Refill(group, batch, again, attempt)
+        return _Refill(_Sampling(sampling.first, group, submission, attempt), batch, once_more)
+
+    def _refilled(self, refill: _Refill, drop: Drop | None) -> _Sampling:
+        """Waits for rollouts that run again, and puts them to what stays of their group."""
+        before = refill.before
+        rollouts = list(before.group.rollouts)
+        for result in refill.batch.results():
+            self._tally.add(result)
+            rollouts.append(result)
+        group = select(rollouts, drop)
+        # What failed before its repetition was left out too; and a rollout without a group has a new index now.
+        dropped = dict(Counter(before.group.dropped) + Counter(group.dropped))
+        group = replace(group, name=before.group.name, dropped=dropped)
+        made = TrainableGroup.of(group, self._client)
+        return _Sampling(before.first, made, refill.submission, before.attempt)
 
     def _total(self) -> int:
         return self.accepted.total if self.accepted else (self.status()).total

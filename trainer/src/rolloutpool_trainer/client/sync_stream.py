@@ -4,24 +4,31 @@ That file says how a stream works. A stream belongs to one thread.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, RolloutItem
-from rolloutpool_trainer.client.groups import TrainableGroup
+from rolloutpool_trainer.client.groups import GroupUse
 from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.stream_cursor import OpenBatch, StreamCursor
+from rolloutpool_trainer.client.stream_update import Pausable, call_sync
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_batch import Batch
+from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.tally import sampled_versions
-from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound, NothingKept
 
 MOST_SUBMITS = 3
 """A batch that the pool loses so often is lost for another reason than a restart."""
+
+MOST_REFUSED = 30
+"""After so many batches in a row of which `keep` has left nothing, it is taken for a fault: the pool would sample for
+ever, and train nothing."""
 
 LEASE_SECONDS = 3600.0
 """Without a request for so long, a batch of a stream ends. It is also how long a trainer may take to come back with its
@@ -42,6 +49,7 @@ class RolloutStream:
         max_staleness: int | None = 1,
         min_usable: int = 1,
         refill: int = 0,
+        keep: Callable[[TrainableGroup], bool] | None = None,
         cursor: str | None = None,
         lease_seconds: float | None = LEASE_SECONDS,
         **options: Any,
@@ -53,11 +61,16 @@ class RolloutStream:
             prompts: Batches, each a list of rollouts as `submit` takes them. After a restart it must give the same
                 ones in the same order; those that were trained already are passed over.
             in_flight: How many batches are submitted and not yet read to their end.
-            max_staleness: How many versions old a sample may be; None takes any. Versions must end with a number. With
-                `run`, the pool compares too; it reads versions that are decimal integers.
+            max_staleness: How many versions the weights in training may be ahead of the oldest that sampled a rollout;
+                None takes any. Versions must end with a number. With `run`, the pool compares too; it reads versions
+                that are decimal integers.
             min_usable: How many rollouts a group must have.
-            refill: How often failed siblings may be run again.
-            cursor: Where to go on: `stream.cursor` of the process before.
+            refill: How often a group that can't be used may be sampled again: the failed siblings of one with too few
+                rollouts, and all of one that `keep` refused.
+            keep: Says whether a group shall be trained; what it refuses is counted in `dropped["refused"]`. Groups
+                whose rewards are all equal teach GRPO nothing: `lambda group: len({r.reward for r in group.rollouts}) >
+                1`. It may be asked again about a group after a restart.
+            cursor: Where to go on: `stream.cursor` of the process before; `load_state_dict` does the same.
             lease_seconds: A batch is cancelled when nobody has asked for it for so long, 10 s to a week; an hour by
                 default. It must be longer than your longest step, and than the time that a restart takes. None: the
                 batches of a trainer that has died run to their end.
@@ -69,9 +82,9 @@ class RolloutStream:
         if in_flight < 1:
             raise ValueError(f"in_flight must be at least 1; it is {in_flight}")
         self.version: int | None = None
-        """The number of the weights in training; set it after each update. With a `run`, it is announced when the next
-        group is asked for. None: nothing is stale here, and nothing is announced; the pool then compares with the
-        newest version that it has seen."""
+        """The number of the weights in training; `update` sets it, or you do, after each update. With a `run`, it is
+        announced when the next group is asked for. None: nothing is stale here, and nothing is announced; the pool then
+        compares with the newest version that it has seen."""
         self.dropped: Counter[str] = Counter()
         """How many rollouts were left out of the batches that were read to their end, by reason."""
         self._run: str | None = options.get("run")
@@ -81,12 +94,17 @@ class RolloutStream:
         self._client, self._options = client, options | ({"max_staleness": max_staleness} if limited else {})
         self._announced: int | None = None
         self._in_flight, self._max_staleness = in_flight, max_staleness
-        self._min_usable, self._refill = min_usable, refill
+        self._rules: dict[str, Any] = {"min_usable": min_usable, "refill": refill, "drop": self._stale}
+        self._keep_group, self._refused = keep, 0
+        self._gathered: list[tuple[OpenBatch, TrainableGroup]] = []
+        """Groups of the next step; they do not count as trained yet."""
         self._state = StreamCursor.read(cursor)
         self._prompts = iter(prompts)
         self._kept: dict[int, _Items] = {}
         """By position, the prompts of the batches in flight, and of one whose submit failed."""
         self._batches: dict[int, Batch] = {}
+        self._read: set[int] = set()
+        """Positions of batches that were read to their end, while some of their groups are only gathered."""
         self._latest: Batch | None = None
         """Of the last group."""
         self._pass_over_trained()
@@ -96,27 +114,131 @@ class RolloutStream:
         """Returns where the stream stands, for the checkpoint: all groups that were yielded so far count as trained."""
         return self._state.write()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where the stream stands, with the version of the weights: plain values, to save beside the weights.
+
+        All groups that were yielded so far count as trained, so call it when they are.
+        """
+        return {"cursor": self.cursor, "version": self.version}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another stream over the same prompts stood, for example that of a process which has died.
+
+        Args:
+            state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: This stream has begun already, or the state is not one of a stream over these prompts.
+        """
+        if self._state.taken:
+            raise ValueError("this stream has begun already; load the state into a new one, before it is iterated")
+        try:
+            cursor, version = state["cursor"], state["version"]
+        except (KeyError, TypeError) as error:
+            raise ValueError("this is not the state of a RolloutStream") from error
+        self._state = StreamCursor.read(cursor)
+        self.version = version
+        self._pass_over_trained()
+
     def __iter__(self) -> Iterator[TrainableGroup]:
         """Yields groups until the prompts are used up. Iterating again goes on where the last one ended.
 
         Raises:
             PoolUnavailable: The pool did not answer for the client's time-out.
             BatchRejected: Something in the next prompts is wrong.
+            NothingKept: `keep` has refused every group of many batches in a row.
         """
+        for step in self.steps(1):
+            yield step[0]
+
+    def steps(self, groups: int) -> Iterator[list[TrainableGroup]]:
+        """Yields lists of whole groups, one for each training step; the last one may be shorter.
+
+        Groups of a list that is not complete yet do not count as trained: they are in the next list, in this process or
+        after a restart. Otherwise it is as iterating: it raises the same, and goes on where the last one ended.
+
+        Args:
+            groups: How many groups a list has.
+
+        Raises:
+            ValueError: `groups` is below 1.
+        """
+        if groups < 1:
+            raise ValueError(f"a step must have at least 1 group; it has {groups}")
+        for found in self._groups():
+            self._gathered.append(found)
+            while len(self._gathered) >= groups:
+                yield self._hand_out(groups)
+                self._announce()
+        while self._gathered:
+            yield self._hand_out(groups)
+
+    @contextmanager
+    def update(self, app: Pausable | None = None) -> Iterator[int]:
+        """Pauses sampling for a block in which the weights are updated; then sets the version, and resumes.
+
+            with stream.update(app) as version:
+                optimizer.step()
+
+        It waits for the turns that are being sampled. `version` is `stream.version` and one; None counts as 0. It is
+        announced where there is a `run`, and is what `app` reports of turns whose generation names no version. If the
+        block fails, nobody knows which weights there are: all stays paused, under the old version, until a further
+        `update` succeeds, or you call `app.resume()` or `client.resume(run)`.
+
+        Args:
+            app: The endpoint, as `callback_app` makes it. None pauses the run in the pool instead, for engines.
+
+        Raises:
+            ValueError: There is neither an `app` nor a `run`.
+            PoolUnavailable: The pool did not answer for the client's time-out. After the block this means that all
+                stays paused.
+        """
+        if app is None and self._run is None:
+            raise ValueError("there is nothing to pause: give the endpoint, or make the stream with a run")
+        version = (self.version or 0) + 1
+        if app is not None:
+            call_sync(app.pause)
+        elif self._run is not None:
+            self._client.pause(self._run)
+        yield version
+        self.version = version
+        self._announce()
+        if app is not None:
+            app.resume(str(version))
+        elif self._run is not None:
+            self._client.resume(self._run)
+
+    def summary(self) -> dict[str, float]:
+        """Adds up what was read so far of the last group's batch, as `batch.summary` does; empty before the first."""
+        return {} if self._latest is None else self._latest.summary(self.version)
+
+    def cancel(self) -> None:
+        """Ends what is in flight, where training is over before the prompts are.
+
+        Raises:
+            PoolUnavailable: The pool did not answer for the client's time-out.
+        """
+        for entry in self._state.open:
+            if entry.position not in self._read:
+                self._batches[entry.position].cancel()
+
+    def _groups(self) -> Iterator[tuple[OpenBatch, TrainableGroup]]:
+        """Yields groups with their batches, without those that were yielded or gathered before."""
         while True:
             self._announce()
             self._submit_ahead()
-            if not self._state.open:
+            unread = [entry for entry in self._state.open if entry.position not in self._read]
+            if not unread:
                 return
-            oldest = self._state.open[0]
+            oldest = unread[0]
             batch = self._batches[oldest.position]
+            kept_any = False
+            known = {*oldest.yielded, *(group.name for entry, group in self._gathered if entry is oldest)}
             try:
-                for group in batch.trainable_groups(self._min_usable, refill=self._refill, drop=self._stale):
-                    if group.name not in oldest.yielded:
-                        oldest.yielded.append(group.name)
-                        self._latest = batch
-                        yield group
-                        self._announce()
+                for group in batch.trainable_groups(**self._rules, keep=self._keep_new(known)):
+                    if group.name not in known:
+                        self._latest, kept_any = batch, True
+                        yield oldest, group
             except NotFound:
                 # Its results have expired, or the pool was set up anew: what was not yielded is sampled again.
                 if oldest.submits >= MOST_SUBMITS:
@@ -130,23 +252,39 @@ class RolloutStream:
                 self._submit(oldest)
                 continue
             self._renewal.open.clear()
-            self._renewal.open.update(dict.fromkeys(entry.batch_id for entry in self._state.open[1:]))
-            self._state.open.remove(oldest)
+            self._renewal.open.update(dict.fromkeys(entry.batch_id for entry in unread[1:]))
+            self._read.add(oldest.position)
             self.dropped += batch.dropped
-            del self._batches[oldest.position], self._kept[oldest.position]
+            self._let_go()
+            self._count_refused(batch, kept_any)
 
-    def summary(self) -> dict[str, float]:
-        """Adds up what was read so far of the last group's batch, as `batch.summary` does; empty before the first."""
-        return {} if self._latest is None else self._latest.summary(self.version)
+    def _keep_new(self, known: set[str]) -> Callable[[TrainableGroup], bool] | None:
+        """Returns the caller's condition, which is asked about new groups only: the others are not to be refilled."""
+        keep = self._keep_group
+        return None if keep is None else lambda group: group.name in known or keep(group)
 
-    def cancel(self) -> None:
-        """Ends what is in flight, where training is over before the prompts are.
+    def _count_refused(self, batch: Batch, kept_any: bool) -> None:
+        """Counts batches in a row of which `keep` has left nothing."""
+        self._refused = 0 if kept_any else self._refused + bool(batch.dropped[GroupUse.REFUSED])
+        if self._refused >= MOST_REFUSED:
+            number, self._refused = self._refused, 0
+            raise NothingKept(f"keep has refused every group of {number} batches in a row, so nothing is trained")
 
-        Raises:
-            PoolUnavailable: The pool did not answer for the client's time-out.
-        """
-        for entry in self._state.open:
-            self._batches[entry.position].cancel()
+    def _hand_out(self, groups: int) -> list[TrainableGroup]:
+        """Takes the groups of a step, which count as trained from now on."""
+        step, self._gathered = self._gathered[:groups], self._gathered[groups:]
+        for entry, group in step:
+            entry.yielded.append(group.name)
+        self._let_go()
+        return [group for _, group in step]
+
+    def _let_go(self) -> None:
+        """Forgets batches that were read to their end, and all of whose groups were yielded."""
+        held = {entry.position for entry, _ in self._gathered}
+        for entry in [one for one in self._state.open if one.position in self._read and one.position not in held]:
+            self._state.open.remove(entry)
+            self._read.discard(entry.position)
+            del self._batches[entry.position], self._kept[entry.position]
 
     def _announce(self) -> None:
         """Tells the pool how new the weights are, where that has changed."""
@@ -159,7 +297,7 @@ class RolloutStream:
         self._announced = version
 
     def _submit_ahead(self) -> None:
-        while len(self._state.open) < self._in_flight:
+        while len(self._state.open) - len(self._read) < self._in_flight:
             position = self._state.taken
             # A submit that failed is tried again with the prompts that were taken for it.
             if position not in self._kept:

@@ -11,7 +11,7 @@ from typing import Final
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_trainer.client.groups import TrainableGroup
+from rolloutpool_trainer.client.groups import GroupUse, SelectedGroup
 
 _SPANS: Final = ("queued_ms", "tokenizer_ms", "llm_ms", "tools_ms", "total_ms")
 _ENDS: Final = tuple(status for status in RolloutStatus if status.terminal)
@@ -63,14 +63,16 @@ class BatchTally:
         if versions := sampled_versions(result):
             self._versions.append(min(versions))
 
-    def add_group(self, group: TrainableGroup, min_usable: int) -> bool:
+    def add_group(self, group: SelectedGroup, verdict: GroupUse) -> bool:
         """Counts a group; a later verdict on the same group replaces the one before.
 
         Returns:
             Whether the group can be used.
         """
-        usable = group.suffices(min_usable)
-        dropped = Counter(group.dropped) if usable else Counter({**group.dropped, "group": len(group.rollouts)})
+        usable = verdict is GroupUse.USABLE
+        dropped = Counter(group.dropped)
+        if not usable:
+            dropped[verdict] += len(group.rollouts)
         self._groups[group.name] = (usable, dropped)
         return usable
 
@@ -82,7 +84,7 @@ class BatchTally:
         """Makes the flat dict.
 
         Args:
-            policy_version: The weights that are trained now; with it the summary has `staleness`.
+            policy_version: The weights in training; with it the summary has `staleness`.
         """
         n = len(self)
         figures: dict[str, float] = {"rollouts": n}

@@ -37,6 +37,8 @@ class Measures:
     """Which tools have blocked their worker, or may have taken much of its memory."""
     steps: list[EnvironmentStep] = field(default_factory=list)
     """What the rollout's environment said to each call or message."""
+    step_turns: list[int] = field(default_factory=list)
+    """The turn that each of these followed."""
     zero_logprobs: bool = True
     """Whether every log-probability so far was 0.0, which no real policy reports."""
 
@@ -73,9 +75,10 @@ class Measures:
         self.tool_calls += record.tool_calls
         if record.warnings:
             self.tool_warnings.update(record.warnings)
+        last = self.last[record.branch]
         if record.environment is not None:
             self.steps += record.environment.steps
-        last = self.last[record.branch]
+            self.step_turns += [self.turns[last].turn] * len(record.environment.steps)
         if record.times:
             self.tools[last] = [*record.times]
         # Messages that an agent appends without tools are no results.

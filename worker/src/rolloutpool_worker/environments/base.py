@@ -43,6 +43,7 @@ from typing import Any
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_worker.plugins import Registry
 
 
@@ -58,8 +59,9 @@ class OpenedSession:
     """Whatever the environment knows it by; the pool only passes it on."""
     messages: Sequence[Mapping[str, Any]] = ()
     """What the policy reads before its first turn, after the rollout's own messages."""
-    tools: Sequence[Any] = ()
-    """What the policy may call, as `ToolDefinition`s or dicts in OpenAI's form; none where each message is an action. A
+    tools: Sequence[ToolDefinition | Mapping[str, Any]] = ()
+    """What the policy may call, as `ToolDefinition`s or dicts in OpenAI's form,
+    `{"type": "function", "function": {"name", "description", "parameters"}}`; none where each message is an action. A
     restored session has the same tools as the first one."""
     once: Set[str] = frozenset()
     """Tools of a `stateless` environment that must not be called again where nobody knows whether they were."""

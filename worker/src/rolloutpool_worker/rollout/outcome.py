@@ -129,6 +129,7 @@ def _report(talk: Conversation) -> EnvironmentReport | None:
         crash=session.environment.crash,
         steps=len(steps),
         step_rewards=[step.reward for step in steps],
+        step_turns=[*talk.measures.step_turns],
         done=talk.episode_over,
         reward=None if score is None else score.reward,
         parts={} if score is None else dict(score.parts),
