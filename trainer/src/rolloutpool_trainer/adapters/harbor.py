@@ -80,15 +80,12 @@ async def play_trial(
         Harbor's `TrialResult`.
 
     Raises:
-        ImportError: Harbor is not installed.
+        MissingExtra: Harbor is not installed; it takes Python 3.12 or newer.
         NoVerdict: The trial has no reward. The session has ended as failed.
     """
-    try:
-        with needing("harbor==0.26.0"):
-            from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
-            from harbor.trial.trial import Trial
-    except ImportError as error:
-        raise ImportError("play_trial needs Harbor, and Harbor Python 3.12: pip install harbor") from error
+    with needing("harbor==0.26.0"):
+        from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
+        from harbor.trial.trial import Trial
     session = await batch.session(index)
     env = {**dict.fromkeys(KEYS, session.key), **agent.get("env", {})}
     config = TrialConfig(

@@ -13,14 +13,31 @@ Nothing of OpenEnv is imported before something is played: its objects are the c
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 
-if TYPE_CHECKING:
-    from rolloutpool_common.capabilities.harness.wire import HarnessSession
-
 T = TypeVar("T")
+
+
+class ModelAddress(Protocol):
+    """Where an agent finds its model: a rollout's session."""
+
+    @property
+    def uid(self) -> str:
+        """Returns the rollout's uid."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Returns the base address; OpenAI's SDKs want `/v1` behind it."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Returns the key, which is the session's alone."""
+        ...
 
 
 class EpisodeUnscored(Exception):
@@ -28,7 +45,7 @@ class EpisodeUnscored(Exception):
 
 
 async def play_turns(
-    batch: AsyncBatch, index: int, make: "Callable[[HarnessSession], Any]", says: Sequence[str]
+    batch: AsyncBatch, index: int, make: Callable[[ModelAddress], Any], says: Sequence[str]
 ) -> list[Any]:
     """Has an agent of a `HarnessEnvironment` lead a rollout, and ends the session with its last reward.
 
@@ -43,15 +60,13 @@ async def play_turns(
         OpenEnv's observations, one for each turn.
 
     Raises:
-        ImportError: OpenEnv is not installed.
+        MissingExtra: OpenEnv is not installed.
         EpisodeUnscored: A turn has failed, or the last one has no reward. The session has ended as failed.
     """
-    try:
+    with needing("openenv==0.10.0"):
         from openenv.core.harness import HarnessAction
-    except ImportError as error:
-        raise ImportError("play_turns needs OpenEnv: pip install openenv") from error
 
-    async def play(session: "HarnessSession") -> tuple[list[Any], float, Mapping[str, Any]]:
+    async def play(session: ModelAddress) -> tuple[list[Any], float, Mapping[str, Any]]:
         environment, seen = make(session), list[Any]()
         try:
             await environment.reset_async(episode_id=session.uid)
@@ -72,7 +87,7 @@ async def play_turns(
 
 
 async def play_session(
-    batch: AsyncBatch, index: int, make: "Callable[[HarnessSession], Any]", *, seconds: float | None = None
+    batch: AsyncBatch, index: int, make: Callable[[ModelAddress], Any], *, seconds: float | None = None
 ) -> Any:
     """Waits until the agent of an OpenEnv session has ended, and ends the rollout's session with what `verify` says.
 
@@ -90,7 +105,7 @@ async def play_session(
         EpisodeUnscored: `verify` has no reward. The session has ended as failed.
     """
 
-    async def play(session: "HarnessSession") -> tuple[Any, float, Mapping[str, Any]]:
+    async def play(session: ModelAddress) -> tuple[Any, float, Mapping[str, Any]]:
         resource = await asyncio.to_thread(make, session)
         try:
             await asyncio.to_thread(resource.wait_for_completion, *(() if seconds is None else (seconds,)))
@@ -113,7 +128,7 @@ def _reward(given: Any) -> float:
 async def _ended(
     batch: AsyncBatch,
     index: int,
-    play: "Callable[[HarnessSession], Awaitable[tuple[T, float, Mapping[str, Any]]]]",
+    play: Callable[[ModelAddress], Awaitable[tuple[T, float, Mapping[str, Any]]]],
 ) -> T:
     """Plays an episode, and ends the session by it."""
     session = await batch.session(index)
