@@ -40,6 +40,56 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         expect(page.get_by_label("run", exact=True)).to_have_value("ppo-7")
 
 
+OVERVIEW = {
+    "verdict": "A trainer is down: 60 rollouts wait; 1 batch failed whole.",
+    "running": 1,
+    "troubles": [
+        {
+            "kind": "waits",
+            "title": "a trainer is down",
+            "detail": f"connection refused {EVIL}",
+            "todo": "Start the trainer.",
+            "rollouts": 60,
+            "waits_for": "trainer_port",
+            "endpoint": "http://trainer:8081",
+            "batches": [f"b{3:032d}"],
+        },
+    ],
+    "pool": {
+        "workers": 2,
+        "draining": 1,
+        "slots": 200,
+        "running": 12,
+        "queues": {"default": {"outbox": 40, "published": 8}},
+        "oldest_ticket_s": 75.0,
+        "open": 60,
+        "paused_runs": 0,
+        "redis_bytes": 25_000_000,
+        "redis_limit_bytes": 100_000_000,
+        "builds": {"0.3.0 abcdef12": 2},
+    },
+}
+
+
+def test_the_list_begins_with_what_is_wrong_and_leads_to_the_pool(browser: Browser) -> None:
+    whole = {"counts": {"failed": 8}, "state": "complete"}
+    with viewed(browser) as pool:
+        pool.answers["/v1/batches"] = {"batches": [batch_line(3), batch_line(2, **whole)], "next_cursor": None}
+        pool.answers["/v1/overview"] = OVERVIEW
+        page = pool.open()
+        expect(page.locator("tbody tr").nth(0)).to_contain_text("◷ a trainer is down")
+        expect(page.locator("tbody tr").nth(1)).to_contain_text("✕ failed")
+        page.get_by_role("link", name="A trainer is down: 60 rollouts wait").click()
+        page.get_by_role("heading", name="60 rollouts: a trainer is down http://trainer:8081").wait_for()
+        shown = page.locator("main").inner_text()
+        for text in ("connection refused", "Start the trainer.", "12 of 200 taken", "48 rollouts", "25 %"):
+            assert text in shown
+        # A pool that gives no overview has its list all the same.
+        del pool.answers["/v1/overview"]
+        page.keyboard.press("u")
+        page.locator("tbody tr").first.wait_for()
+
+
 def test_a_key_is_typed_once_and_is_in_no_address(browser: Browser) -> None:
     with viewed(browser) as pool:
         pool.key = "rpk_secret"

@@ -27,6 +27,7 @@ from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, ans
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.hot_routes import HotRoutes
 from rolloutpool_api.large_bodies import LargeBodies
+from rolloutpool_api.overview import Overview
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
     annotations,
@@ -40,6 +41,7 @@ from rolloutpool_api.routes import (
     metrics,
     operations,
     osmosis,
+    overview,
     rollouts,
     rows,
     runs,
@@ -125,12 +127,13 @@ def _application(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.services = services
+    app.state.overview = Overview()
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     app.include_router(rollouts.posted, dependencies=described)
     for module in (
         *(batches, batch_list, rows, annotations, attachments, history, runs),
-        *(operations, forks, rollouts, osmosis, tokenizers, tools, metrics),
+        *(operations, overview, forks, rollouts, osmosis, tokenizers, tools, metrics),
     ):
         app.include_router(module.router, dependencies=described)
     for router in routers():

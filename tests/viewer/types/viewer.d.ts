@@ -14,6 +14,7 @@ declare global {
   type Batch = Whole<Schemas["BatchStatus"]>;
   type BatchLine = Whole<Schemas["BatchSummary"]>;
   type BatchList = Whole<Schemas["BatchList"]>;
+  type PoolOverview = Whole<Schemas["PoolOverview"]>;
   type RolloutHistory = Whole<Schemas["RolloutHistory"]>;
   type Annotations = Whole<Schemas["RolloutAnnotations"]>;
   type Pieces = Whole<Schemas["TokenPieces"]>;

@@ -9,6 +9,7 @@ import { Group } from "./group.js";
 import { Groups } from "./groups.js";
 import { Lanes } from "./lanes.js";
 import { useKeys } from "./parts.js";
+import { Pool } from "./pool.js";
 import { Proof } from "./proof.js";
 import { Rollout } from "./rollout.js";
 import { Search } from "./search.js";
@@ -33,6 +34,7 @@ const OF_BATCH = new Set(["batch", "groups", "group", "lanes", "search"]);
 /** @param {Place} where */
 const View = ({ parts: [kind, id, second], params }) => {
   if (!kind || kind === "batches") return html`<${Batches} params=${params} />`;
+  if (kind === "pool") return html`<${Pool} />`;
   if (kind === "batch" && id) return html`<${Batch} key=${id} id=${id} params=${params} />`;
   if (kind === "groups" && id) return html`<${Groups} key=${id} id=${id} params=${params} />`;
   if (kind === "group" && id && second) return html`<${Group} key=${`${id}/${second}`} id=${id} name=${second} params=${params} />`;
@@ -52,6 +54,7 @@ const View = ({ parts: [kind, id, second], params }) => {
 const path = ({ parts: [kind, id, second], params }) => {
   /** @type {[string, string][]} */
   const way = CARRIED ? [] : [["batches", "#/"]];
+  if (kind === "pool") way.push(["pool", address(["pool"])]);
   if (kind === "search" && !id) way.push(["search", address(["search"])]);
   if (!id) return way;
   const batch = OF_BATCH.has(kind) ? id : batchOf(id);
@@ -105,6 +108,7 @@ const App = () => {
   };
   return html`<div><header class="top"><strong>rolloutpool</strong>
       <nav aria-label="where you are">${way.map(([name, href], at) => html`<span key=${href}>${at ? "› " : ""}<a href=${href}>${visible(name)}</a></span>`)}</nav>
+      ${!CARRIED && kind !== "pool" && html`<a href="#/pool">pool</a>`}
       ${storedKey() && html`<button onClick=${forget}>forget the key</button>`}
       <button onClick=${() => setHelp(!help)} aria-expanded=${help}>keys <kbd>?</kbd></button></header>
     ${help && html`<section class="help" aria-label="keys"><dl>${HELP.map(([key, means]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${means}</dd>`)}</dl></section>`}

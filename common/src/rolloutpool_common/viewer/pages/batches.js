@@ -3,6 +3,7 @@ import { html, useLayoutEffect, useRef, useState } from "./vendor/htm_preact.js"
 import { address, setParams } from "./address.js";
 import { ask, useAnswer } from "./api.js";
 import { Failure } from "./parts.js";
+import { heldUp, useOverview, Verdict } from "./pool.js";
 import { duration, figure, state, visible } from "./text.js";
 
 /** @type {("queued" | "running" | "grading")[]} */
@@ -19,6 +20,7 @@ export const Batches = ({ params }) => {
   for (const [name, value] of [...query]) if (!value) query.delete(name);
   /** @type {Asked<BatchList>} */
   const first = useAnswer(`/v1/batches?${query}`, 5000);
+  const { data: pool } = useOverview();
   const [older, setOlder] = useState(/** @type {Older} */ ({ query: "", batches: [], cursor: null, error: null }));
   const mine = older.query === String(query) ? older : { query: "", batches: [], cursor: null, error: null };
   const cursor = mine.batches.length ? mine.cursor : first.data?.next_cursor;
@@ -43,6 +45,7 @@ export const Batches = ({ params }) => {
   /** @param {string} name @returns {(event: { target: HTMLInputElement }) => void} */
   const choice = (name) => (event) => setParams({ [name]: event.target.value });
   return html`<div><h1>Batches</h1>
+    <${Verdict} pool=${pool} />
     <div class="bar">
       <label>state <select value=${params.state ?? ""} onChange=${choice("state")}>
         <option value="">all</option><option value="running">running</option><option value="complete">complete</option></select></label>
@@ -55,7 +58,7 @@ export const Batches = ({ params }) => {
     ${shown.size > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="list of batches"><table class="list">
       <thead><tr><th>batch</th><th>state</th><th class="number">ended</th><th>not completed</th><th>run</th><th>labels</th><th>owner</th>
         <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled</th></tr></thead>
-      <tbody>${[...shown.values()].map((batch) => html`<${Line} key=${batch.batch_id} batch=${batch} />`)}</tbody></table></div>`}
+      <tbody>${[...shown.values()].map((batch) => html`<${Line} key=${batch.batch_id} batch=${batch} held=${heldUp(pool, batch.batch_id)} />`)}</tbody></table></div>`}
     ${cursor && html`<p><button onClick=${more}>older ones</button></p>`}</div>`;
 };
 
@@ -69,15 +72,16 @@ const Choice = ({ value, placeholder, onChange }) => {
   return html`<input placeholder=${placeholder} value=${typed} onInput=${(/** @type {{ target: HTMLInputElement }} */ event) => setTyped(event.target.value)} onChange=${onChange} />`;
 };
 
-/** @param {{ batch: BatchLine }} props */
-const Line = ({ batch }) => {
+/** @param {{ batch: BatchLine, held: string | null }} props */
+const Line = ({ batch, held }) => {
   const open = OPEN.reduce((sum, name) => sum + (batch.counts[name] ?? 0), 0);
   const failures = Object.entries(batch.failures).map(([name, count]) => `${figure(count)} ${visible(name)}`).join(", ");
   const lost = LOST.filter((name) => batch.counts[name]).map((name) => `${figure(batch.counts[name])} ${name}`);
-  const labels = Object.entries(batch.labels).map(([name, value]) => `${visible(name)}=${visible(value)}`).join(" ");
+  const failed = batch.counts.failed === batch.total;
+  const labels = Object.entries(batch.labels).map(([name, value]) => (name === "label" ? visible(value) : `${visible(name)}=${visible(value)}`)).join(" ");
   return html`<tr>
     <td><a href=${address(["batch", batch.batch_id])}><code>${visible(batch.batch_id)}</code></a></td>
-    <td>${state(batch.state)}${batch.cancelled ? ", cancelled" : ""}</td>
+    <td class=${failed || held ? "bad" : ""}>${failed ? state("failed") : held ? `◷ ${held}` : state(batch.state)}${batch.cancelled ? ", cancelled" : ""}</td>
     <td class="number">${figure(batch.total - open)} of ${figure(batch.total)}</td>
     <td class=${failures || lost.length ? "wrap bad" : ""}>${[failures, ...lost].filter(Boolean).join(", ")}</td>
     <td class="wrap">${batch.run && html`<a href=${address(["batches"], { run: batch.run })} title="all batches of this run">${visible(batch.run)}</a>`}</td><td class=${labels ? "wrap labels" : "wrap"}>${labels}</td><td>${visible(batch.owner)}</td>

@@ -1,0 +1,117 @@
+"""`GET /v1/overview`: what is wrong now, told apart as the first page of the viewer shows it."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from tests.support.api_callers import auth, shared_api
+from tests.support.api_requests import batch
+from tests.support.scripted_worker import ScriptedWorker
+
+from rolloutpool_api import overview
+from rolloutpool_common.errors import TrainerUnreachable
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.overview import PoolOverview
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.store import Store
+
+DOWN = "http://127.0.0.1:8081"
+
+
+@pytest.fixture(autouse=True)
+def not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "CACHED_SECONDS", 0.0)
+
+
+async def submit(client: httpx.AsyncClient, count: int = 2, name: str | None = None) -> str:
+    response = await client.post("/v1/batches", json=batch(count), headers=auth(name) if name else {})
+    assert response.status_code == 202, response.text
+    return str(response.json()["batch_id"])
+
+
+async def look(client: httpx.AsyncClient, name: str | None = None) -> PoolOverview:
+    response = await client.get("/v1/overview", headers=auth(name) if name else {})
+    assert response.status_code == 200, response.text
+    return PoolOverview.model_validate_json(response.content)
+
+
+def refused(tries: int = 1) -> Waiting:
+    now = datetime.now(UTC)
+    said = {"message": f"connection refused, try {tries}", "last_try": now, "next_try": now + timedelta(seconds=30)}
+    return Waiting(waits_for=WaitsFor.TRAINER_PORT, endpoint=DOWN, tries=tries, **said)
+
+
+async def test_a_pool_without_a_worker_runs_nothing_and_says_so_first(client: httpx.AsyncClient) -> None:
+    await submit(client)
+    found = await look(client)
+    assert found.verdict.startswith("The pool runs nothing: no worker is alive")
+    assert found.troubles[0].kind == "not_ready"
+    assert found.pool is not None
+    assert (found.pool.workers, found.pool.open, found.pool.builds) == (0, 2, {})
+
+
+async def test_a_pool_that_works_is_calm(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    assert (await look(client)).verdict == "Nothing is wrong; nothing runs."
+    batch_id = await submit(client)
+    await worker.claim(f"{batch_id}-0")
+    found = await look(client)
+    assert found.verdict == "Nothing is wrong; 1 batch runs."
+    assert found.pool is not None
+    assert found.pool.workers == 1
+    assert [one.kind for one in found.troubles if one.kind != "warning"] == []
+
+
+async def test_batches_that_wait_for_one_trainer_are_one_trouble(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store
+) -> None:
+    waiting = [await submit(client) for _ in range(2)]
+    for n, batch_id in enumerate(waiting):
+        claim = await worker.claim(f"{batch_id}-0")
+        await store.waits.note(claim.uid, claim.attempt, refused(n), batch=True)
+    found = await look(client)
+    (trouble,) = [one for one in found.troubles if one.waits_for is WaitsFor.TRAINER_PORT]
+    assert (trouble.endpoint, trouble.rollouts, set(trouble.batches)) == (DOWN, 2, set(waiting))
+    assert "connection refused" in trouble.detail
+    assert found.verdict == "A trainer is down: 2 rollouts wait."
+
+
+async def test_a_batch_that_failed_whole_says_why_and_one_that_did_not_is_none(
+    client: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    whole, part = await submit(client), await submit(client)
+    end = {
+        "status": RolloutStatus.FAILED,
+        "finish_reason": FinishReason.ERROR,
+        "failure": TrainerUnreachable("nobody listens").failure(),
+    }
+    for uid in (f"{whole}-0", f"{whole}-1", f"{part}-0"):
+        await worker.end(uid, **end)
+    await worker.end(f"{part}-1")
+    found = await look(client)
+    (trouble,) = [one for one in found.troubles if one.kind == "failed"]
+    assert (trouble.batches, trouble.rollouts) == ([whole], 2)
+    assert found.verdict == "1 batch failed whole."
+
+
+async def test_tenants_see_their_own_and_operators_see_all(redis_url: str, store: Store) -> None:
+    async with shared_api(redis_url) as client:
+        made = ScriptedWorker(store)
+        await made.announce()
+        of_bob = await submit(client, name="bob")
+        claim = await made.claim(f"{of_bob}-0")
+        await store.waits.note(claim.uid, claim.attempt, refused(), batch=True)
+        ann, bob, boss = [await look(client, name) for name in ("ann", "bob", "boss")]
+        assert (ann.pool, bob.pool, ann.running, bob.running) == (None, None, 0, 1)
+        assert of_bob not in ann.model_dump_json()
+        assert DOWN not in ann.model_dump_json()
+        assert boss.pool is not None
+        assert boss.pool.open == 2
+        assert bob.verdict == boss.verdict == "A trainer is down: 1 rollout waits."
+        assert (await client.get("/v1/overview")).status_code == 401
+
+
+async def test_many_readers_cost_one_look(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "CACHED_SECONDS", 60.0)
+    first = await look(client)
+    await submit(client)
+    assert await look(client) == first
