@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rolloutpool_api.errors import NotReady
-from rolloutpool_api.routes.health import readyz
+from rolloutpool_api.readiness import readiness
 from rolloutpool_api.services import ApiServices
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus
@@ -92,7 +92,7 @@ class Overview:
     @staticmethod
     async def _of_pool(services: ApiServices) -> list[Trouble]:
         try:
-            ready = await readyz(services)
+            ready = await readiness(services)
         except NotReady as error:
             why = "; ".join(error.reasons) or error.message
             return [Trouble(kind="not_ready", title="the pool runs nothing", detail=why, todo="Mend this first.")]

@@ -7,13 +7,12 @@ no keys, so their answer stays as it is, to the byte.
 from fastapi import APIRouter, Request
 
 from rolloutpool_api import osmosis
-from rolloutpool_api.errors import NotReady
+from rolloutpool_api.readiness import readiness
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.health import Alive, Health, Ready
 from rolloutpool_common.protocol.osmosis.response import OsmosisHealth
 from rolloutpool_common.security.api_keys import GUEST
-from rolloutpool_common.store import StoreError
 
 router = APIRouter()
 
@@ -43,23 +42,4 @@ async def readyz(services: ServicesDep) -> Ready:
     `warnings` name settings of Redis that put accepted work at risk, a file of keys that can't be read, and deltas that
     are doubted; the pool is ready with them.
     """
-    services.raise_if_stopping()
-    try:
-        redis_ms = await services.store.ping()
-        warnings = [*await services.store.warnings(), *await services.store.doubts.warnings()]
-        known, unreadable = await services.store.workers.listed()
-    except StoreError as error:
-        raise NotReady("not ready", reasons=[error.message]) from None
-    live = sum(worker.alive for worker in known)
-    if not live:
-        strange = [f"worker {one.worker_id[:64]} cannot be read: {one.why}" for one in unreadable]
-        raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`", *strange])
-    try:
-        submits, why = await services.takes_submits()
-    except StoreError as error:
-        raise NotReady("not ready", reasons=[error.message]) from None
-    if why:
-        warnings.append(why)
-    if (fault := services.keys.fault) is not None:
-        warnings.append(fault)
-    return Ready(redis_ms=redis_ms, workers=live, submits=submits, warnings=warnings)
+    return await readiness(services)
