@@ -78,13 +78,17 @@ async def test_a_thousand_calls_at_once_are_bounded_and_harm_nobody(
     other = await opened(pool, door, led_url)
     body = {"model": "m", "messages": [{"role": "user", "content": "do 0"}]}
     headers = {"authorization": f"Bearer {hostile.key}"}
-    # httpx takes a minute of its own for so many requests that wait. Each has a connection of its own: the door may
-    # close one that was kept just as the next request takes it, on a busy machine.
+    # httpx takes a minute of its own for so many requests that wait.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as http:
 
         async def call() -> tuple[int, str | None]:
-            async with http.post(f"{hostile.url}/v1/chat/completions", json=body, headers=headers) as reply:
-                return reply.status, reply.headers.get("retry-after")
+            try:
+                async with http.post(f"{hostile.url}/v1/chat/completions", json=body, headers=headers) as reply:
+                    return reply.status, reply.headers.get("retry-after")
+            except aiohttp.ClientConnectionError:
+                # Of a crowd from one address a door closes connections whose head has not come within a second, which
+                # happens where this machine is busy. An SDK asks again.
+                return await call()
 
         calls = [asyncio.ensure_future(call()) for _ in range(1000)]
         started = time.monotonic()
