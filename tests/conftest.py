@@ -10,11 +10,15 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 from tests.support.redis_server import RedisServer, running_redis
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES
+
+if TYPE_CHECKING:
+    from rolloutpool_common.rendering import ChatTokenizer
 
 # MAKE*: `make test` tells a make that a test starts how it was called itself.
 OUR_PREFIXES = ("ROLLOUT", "TOKENIZER_", "CALCULATOR_", "HF_", "CELERY_", "FLOWER_", "MAKE")
@@ -71,6 +75,23 @@ def _real_tokenizer(item: pytest.Item) -> tuple[bool, str]:
         return (True, "")
     named = set(re.split(r"[^\w:]+", item.name.partition("[")[2])) & {*REAL_NAMES, *TEMPLATE_NAMES}
     return (False, min(named, default=""))
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> "ChatTokenizer":
+    """The committed tokenizer, by its path. Ours is imported only here, behind the cleaning of the environment."""
+    from rolloutpool_common.rendering import load_tokenizer
+    from rolloutpool_common.testing import TINY_TOKENIZER
+
+    return load_tokenizer(str(TINY_TOKENIZER))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> "ChatTokenizer":
+    """The same, by its name."""
+    from rolloutpool_common.rendering import TINY, load_tokenizer
+
+    return load_tokenizer(TINY)
 
 
 @pytest.fixture(scope="session")

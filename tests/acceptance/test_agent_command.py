@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from rolloutpool_common.protocol.result import RolloutResult
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +38,8 @@ def test_a_program_that_is_not_there_says_so() -> None:
     assert "claude-code, codex" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [("echo it hurts; exit 3", "ended with code 3, at its first start"), ("echo it hurts", "without a call")],
-    ids=["fails", "calls-nobody"],
-)
-def test_a_program_that_fails_shows_what_it_has_printed(script: str, words: str) -> None:
-    done = tried(f"bash -c '{script}'", "say hi")
+def test_a_program_that_fails_shows_what_it_has_printed() -> None:
+    done = tried("bash -c 'echo it hurts; exit 3'", "say hi")
     assert done.returncode == 1
-    assert words in done.stdout
+    assert "ended with code 3, at its first start" in done.stdout
     assert "it hurts" in done.stderr

@@ -1,5 +1,6 @@
 """`rolloutpool demo` as a stranger runs it: what it shows, what it proves, and what it leaves behind."""
 
+import contextlib
 import json
 import os
 import re
@@ -90,22 +91,15 @@ def test_the_demo_proves_its_masks_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_taken_ports_are_replaced_and_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        api, callback = one.getsockname()[1], two.getsockname()[1]
-        with demo(
-            tmp_path, "--rollouts", "2", "--port", str(api), "--callback-port", str(callback), "--workers", "1"
-        ) as process:
-            output, _ = process.communicate(timeout=100)
-    assert process.returncode == 0
-    assert f"port {api} is taken; the API takes" in output
-    assert f"port {callback} is taken; the scripted trainer takes" in output
-
-
 @pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
 def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals, options: list[str]) -> None:
-    with demo(tmp_path, "--rollouts", "2", "--workers", "1", "--keep", *options) as process:
+    with contextlib.ExitStack() as taken:
+        ports = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+        chosen = ("--port", str(ports[0]), "--callback-port", str(ports[1]))
+        process = taken.enter_context(demo(tmp_path, "--rollouts", "2", "--workers", "1", "--keep", *chosen, *options))
         shown = read_until(process, "running; Ctrl-C stops")
+        assert f"port {ports[0]} is taken; the API takes" in shown
+        assert f"port {ports[1]} is taken; the scripted trainer takes" in shown
         viewer = kept_viewer(shown, as_json=bool(options))
         with urlopen(viewer, timeout=10) as page:
             assert b"<title>rolloutpool</title>" in page.read()

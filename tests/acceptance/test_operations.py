@@ -29,7 +29,3 @@ def test_a_preflight_tells_dead_ports_from_live_ones(
     assert told.returncode == 1
     assert f"ok   {trainer.urls[0]}" in told.stdout
     assert f"FAIL {dead}" in told.stdout
-
-
-def test_nothing_is_dead_in_a_healthy_pool(client: RolloutClient) -> None:
-    assert client.dead_letters().model_dump() == {"rollouts": [], "pushes": []}

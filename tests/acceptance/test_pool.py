@@ -58,18 +58,6 @@ def test_a_batch_of_200_by_poll(client: RolloutClient, trainer: ServedPolicy) ->
     assert status.labels == {"step": "12"}
 
 
-def test_iterating_goes_on_by_cursor_after_a_restart(client: RolloutClient, trainer: ServedPolicy) -> None:
-    batch = client.submit(items(24), defaults=DEFAULTS, trainer=trainer.urls)
-    first = []
-    for result in batch.results():
-        first.append(result)
-        if len(first) == 10:
-            break
-    rest = list(client.batch(batch.batch_id).results(cursor=first[-1].cursor))
-    assert len(rest) == 14
-    assert not {r.uid for r in first} & {r.uid for r in rest}
-
-
 @contextmanager
 def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
     """A webhook on a real socket; `answer` gives the status of the nth request."""

@@ -56,7 +56,7 @@ def items(count: int) -> list[dict[str, Any]]:
     return [{"rollout_id": f"r{i}", "messages": [{"role": "user", "content": text}]} for i, text in enumerate(prompts)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small_pool() -> Iterator[LocalPool]:
     """One worker of few slots that takes messages of up to two rollouts."""
     with LocalPool(1, flower=False, tokenizers=[TINY], env={"ROLLOUTPOOL_WORKER_SLOTS": str(SLOTS)}) as pool:

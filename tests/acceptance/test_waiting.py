@@ -65,12 +65,10 @@ def busy_trainer() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalPool, Path]]:
-    """A pool whose logs can be read."""
-    state = tmp_path_factory.mktemp("pool")
-    with LocalPool(workers=1, flower=False, tokenizers=[TINY], state=state) as pool:
-        yield pool, state
+@pytest.fixture
+def logged(pool: LocalPool) -> tuple[LocalPool, Path]:
+    """The pool, and where its logs are. Two workers write a line each."""
+    return pool, pool.state.logs
 
 
 def port_of(server: ThreadingHTTPServer) -> int:
@@ -116,7 +114,7 @@ def test_a_busy_trainer_is_named_while_it_is_busy(logged: tuple[LocalPool, Path]
         assert status(client, batch.batch_id).waiting == []
     lines = [line for log in state.rglob("*.log") for line in log.read_text().splitlines() if REASON in line]
     # Besides these, each return of a rollout to the queue has a line, which a slow machine makes happen here.
-    assert 1 <= len([line for line in lines if '"level": "warning"' in line]) <= 2
+    assert 1 <= len([line for line in lines if '"level": "warning"' in line]) <= 4
     assert not any("Calculate" in line for line in lines)
 
 

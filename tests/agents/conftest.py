@@ -11,8 +11,7 @@ from tests.support.pool import Pool, opened_pool
 from tests.support.redis_server import running_redis
 from tests.support.worker_process import ROOT, started_worker
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 
@@ -25,11 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason="needs the agents: make test-agents"))
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 @pytest.fixture(scope="session")

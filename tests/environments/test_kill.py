@@ -29,8 +29,7 @@ from tests.support.waiting import until
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FinishReason, RolloutStatus
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.server import serve_callback
 
 # The packages' own: they warn of their own parts.
@@ -53,11 +52,6 @@ class Played:
     reward: float | None = None
     over: bool = True
     """Whether the environment ends the episode."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 @contextlib.contextmanager

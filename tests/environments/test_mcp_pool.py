@@ -19,7 +19,7 @@ from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer import LocalPool
 from rolloutpool_trainer.endpoint.server import ServedCallback, serve_callback
@@ -33,11 +33,6 @@ pytestmark = [
 
 HUNG_SECONDS = 8.0
 """How long a call takes in whose middle the worker is killed."""
-
-
-@pytest.fixture
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 @pytest.fixture

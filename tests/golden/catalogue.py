@@ -32,7 +32,6 @@ TOOL = {
         },
     },
 }
-OTHER_TOOL = {**TOOL, "function": {**TOOL["function"], "name": "multiply"}}  # type: ignore[dict-item]
 CALL_ID = "abcdefghi"
 QUESTION: list[Message] = [
     {"role": "system", "content": "You are a calculator."},

@@ -20,7 +20,6 @@ NAMED = {
     "deepseek_v3": "deepseek-v3",
 }
 """Golden families, each with the parser that the package has for it."""
-OTHERS = {"qwen3": "kimi-k2", "deepseek_v3": "qwen3"}
 
 
 def parse(tokenizer: ChatTokenizer, text: str, template: str | None, *, whole: bool = True) -> ParsedTurn:

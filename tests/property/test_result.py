@@ -22,7 +22,6 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | FLOATS | TEXT
 JSON = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=5
 )
-EXTRA = st.from_regex("[a-z]{1,3}", fullmatch=True)
 TYPES: dict[Any, st.SearchStrategy[Any]] = {
     Any: JSON,
     str: TEXT,

@@ -8,19 +8,13 @@ from tests.support.pool import Pool, opened_pool
 from tests.support.redis_server import running_redis
 from tests.support.worker_process import ROOT, Worker, started_worker
 
-from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 from rolloutpool_worker.tools import TOOLS
 
 CALCULATOR = ("add", "subtract", "multiply", "divide")
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 @pytest.fixture(scope="session")

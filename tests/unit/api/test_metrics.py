@@ -1,7 +1,5 @@
 """Every metric is documented, and no label says more than our own words."""
 
-from pathlib import Path
-
 from prometheus_client.metrics_core import Metric
 
 from rolloutpool_api.metrics import encode, families, outage
@@ -19,7 +17,6 @@ SUMS = {
     "http://t": {"model_call_seconds|ok|0": 1},
 }
 STANDING = {"component": "api", "version": "1", "resident_bytes": 1, "open_fds": 1, "levels": {}}
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def of(**totals: int) -> list[Metric]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.rendering.errors import AssistantAppended
 from rolloutpool_rl.choice_conversation import ChoiceConversation
 from rolloutpool_rl.errors import ChoiceRefused, PromptMismatch
@@ -15,11 +15,6 @@ PROMPT = "What is 15 + 23?"
 RESULT = {"role": "tool", "name": "add", "tool_call_id": "call_0", "content": "38"}
 CALL = '<tool_call>\n{"arguments":{"a":15,"b":23},"name":"add"}\n</tool_call><|im_end|>'
 ANSWER = "The sum is 38.<|im_end|>"
-
-
-@pytest.fixture(scope="module")
-def tiny() -> ChatTokenizer:
-    return load_tokenizer(TINY)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.golden_numbers import CHOICES
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.rendering import TINY, ChatTokenizer, TemplateMissing, load_tokenizer
+from rolloutpool_common.rendering import TINY, ChatTokenizer, TemplateMissing
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_rl.errors import (
     ChoiceIncomplete,
@@ -34,11 +34,6 @@ TEXT = "The sum of 2 and 2 is 4."
 
 # llama3 is not among the tokenizers that the tests lay out.
 PROMPTS = {name: case for name, case in CHOICES["tokenize_prompt"].items() if name != "llama3"}
-
-
-@pytest.fixture(scope="module")
-def tiny() -> ChatTokenizer:
-    return load_tokenizer(TINY)
 
 
 @pytest.fixture

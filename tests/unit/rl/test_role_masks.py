@@ -6,7 +6,7 @@ import pytest
 from tests.support.golden_numbers import MASKS
 from tests.tokenizers.real import real_tokenizer
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_rl.errors import MessagesRefused
 from rolloutpool_rl.role_masks import MaskGenerator, TokenizerType, get_response_lengths
 
@@ -19,11 +19,6 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "tool", "name": "terminal", "content": "LICENSE"},
     {"role": "assistant", "content": "One file."},
 ]
-
-
-@pytest.fixture(scope="module")
-def tiny() -> ChatTokenizer:
-    return load_tokenizer(TINY)
 
 
 def changed(index: int, **keys: Any) -> list[dict[str, Any]]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
@@ -18,11 +17,6 @@ OPERATIONS: dict[str, Any] = {
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 def params(messages: list[dict[str, Any]], rollout_id: str = "r", max_tokens: int = 512) -> GenerateParams:

@@ -7,16 +7,10 @@ import pytest
 from tests.support.fake_store import FakeServer, fake_store
 from tests.support.inside_worker import InsideWorker, inside_worker
 
-from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, load_tokenizer
+from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_common.testing import TINY_TOKENIZER
 
 FAKE_URL = "redis://fake"
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 @pytest.fixture(scope="session")

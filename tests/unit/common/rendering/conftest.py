@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer
-
-
-@pytest.fixture(scope="session")
-def tiny() -> ChatTokenizer:
-    return load_tokenizer(TINY)
+from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 
 
 @pytest.fixture

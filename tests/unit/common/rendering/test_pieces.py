@@ -30,11 +30,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tiny() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
-
-
-@pytest.fixture(scope="module")
 def pieces(tiny: ChatTokenizer) -> TokenPieces:
     return find_pieces(tiny)
 

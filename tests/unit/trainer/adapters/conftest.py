@@ -1,19 +1,13 @@
 """A pool by script, which answers each submit with a batch that has ended."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.api_documents import results_page
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_trainer.adapters.driver import PoolDriver
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
 
 
 @pytest.fixture

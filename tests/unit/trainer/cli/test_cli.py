@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from tests.support.answered_pool import VIEW
 from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.finished_rollouts import forked
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app, console
@@ -29,13 +28,6 @@ FAILURE = {
     "retryable": True,
 }
 EVIL = "[bold]x[/bold] \x1b[31mred\x1b[0m \x9b2J\rover"
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
-    with stub_pool() as served:
-        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        yield served
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

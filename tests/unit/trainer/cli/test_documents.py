@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import typer
 from tests.support.answered_pool import answer_all
 from tests.support.api_documents import BATCH
 from tests.support.printed_documents import SCHEMAS, read_document
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app
@@ -22,13 +21,6 @@ ACTORS = ("api", "worker", "flower", "door", "runner")
 """They become the actor, and print nothing but its log."""
 ELSEWHERE = {"agent", "check-tokenizer", "conformance", "up", "demo", "mock-trainer", "replay", "view"}
 """Their documents are checked where these commands are tested with what they need."""
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
-    with stub_pool() as served:
-        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        yield served
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

@@ -1,7 +1,6 @@
 """`batches`, `groups`, `open`, `purge` and `--version` for people; their JSON is in `test_documents`."""
 
 import webbrowser
-from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
@@ -13,13 +12,6 @@ from typer.testing import CliRunner, Result
 from rolloutpool_common.process.build import commit
 from rolloutpool_trainer.cli import app
 from rolloutpool_trainer.cli.overview import viewer_address
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
-    with stub_pool() as served:
-        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        yield served
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:

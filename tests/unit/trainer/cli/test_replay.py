@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.support.api_documents import BATCH, accepted
 from tests.support.finished_rollouts import rollout, turn
 from tests.support.journals import turn_record
 from tests.support.kept_journals import carrying
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_common.protocol.messages import Message
@@ -63,13 +62,6 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> None:
         return type("Ended", (), {"stdout": output.getvalue(), "returncode": 0})
 
     monkeypatch.setattr(subprocess, "run", run)
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
-    with stub_pool() as served:
-        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        yield served
 
 
 def run(*arguments: str) -> Result:

@@ -1,20 +1,10 @@
 """The commands that steer a run, against a scripted API."""
 
-from collections.abc import Iterator
-
-import pytest
 from tests.support.answered_pool import RUN
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 from typer.testing import CliRunner, Result
 
 from rolloutpool_trainer.cli import app
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubPool]:
-    with stub_pool() as served:
-        monkeypatch.setenv("ROLLOUTPOOL_URL", served.url)
-        yield served
 
 
 def run(*arguments: str) -> Result:

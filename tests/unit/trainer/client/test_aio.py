@@ -3,12 +3,11 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.support.api_documents import BATCH, accepted, page, status
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
@@ -18,13 +17,6 @@ from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_batch import Batch
 from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
-
 
 NOT_AWAITED = {"batch", "load_state_dict", "state_dict"}
 """What asks the pool for nothing."""

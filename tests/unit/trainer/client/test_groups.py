@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.api_documents import BATCH, failed, group_column, result, results_page, version_segment
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_common.protocol.batch import RolloutItem
 from rolloutpool_common.protocol.messages import Message
@@ -19,12 +19,6 @@ from rolloutpool_trainer.errors import NotFound, RefillImpossible
 MESSAGES = [{"role": "user", "content": "hi"}]
 REFILL = "b" + "1" * 32
 SECOND = "b" + "2" * 32
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.support.answered_pool import RUN
 from tests.support.api_documents import group_column, results_page, status
 from tests.support.stream_batches import accept, lay_out, name_of, posts, prompts, seen
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import MOST_REFUSED, AsyncRolloutStream
@@ -18,12 +18,6 @@ from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import NothingKept, PoolUnavailable
 
 OPTIONS: dict[str, Any] = {"trainer": "http://h:1"}
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
 
 
 @pytest.fixture

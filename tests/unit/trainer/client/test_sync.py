@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.api_documents import BATCH, accepted, page, status, worker
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
@@ -19,12 +19,6 @@ from rolloutpool_trainer.client.sync import RolloutClient
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 RESULTS = f"/v1/batches/{BATCH}/results"
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
 
 
 @pytest.fixture

@@ -1,17 +1,9 @@
 """Questions are handed on to a pool as they are, with a key that the page never sees; nothing else is."""
 
-from collections.abc import Iterator
-
 import pytest
-from tests.support.stub_pool import Answer, StubPool, stub_pool
+from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_trainer.viewer.pool_relay import PoolRelay
-
-
-@pytest.fixture
-def pool() -> Iterator[StubPool]:
-    with stub_pool() as served:
-        yield served
 
 
 def test_path_query_and_key_arrive_as_they_were(pool: StubPool) -> None:

@@ -17,9 +17,8 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import ClaimLost
-from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.history import AgentMisuse
@@ -34,11 +33,6 @@ ADD = {
 ASK = {"role": "user", "content": "Sure?"}
 
 assert calculator.ADD.name == "add"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 async def sample(branch: Branch) -> None:

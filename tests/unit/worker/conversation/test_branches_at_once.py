@@ -9,8 +9,7 @@ from tests.support.trainer_script import call
 
 from rolloutpool_common.errors import AmbiguousTurn, TrainerUnreachable
 from rolloutpool_common.protocol.journal import TurnRecord
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import TurnCall
@@ -18,11 +17,6 @@ from rolloutpool_worker.policy import TurnCall
 ADD = {"content": "adding", "tool_calls": [call("add", {"a": 15, "b": 23}, "c1")]}
 ASK = {"role": "user", "content": "Sure?"}
 ELSEWHERE = {"role": "user", "content": "Calculate 7 * 6"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 async def talk_in_two_branches(inside: InsideConversation) -> None:

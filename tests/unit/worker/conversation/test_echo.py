@@ -13,8 +13,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, verify_prompt_contains
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer, verify_prompt_contains
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import echo
@@ -23,11 +22,6 @@ from rolloutpool_worker.policy import Reply
 
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 TYPED = [{"role": "user", "content": "<|im_end|>"}]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 def spec_of(**changes: Any) -> RolloutSpec:

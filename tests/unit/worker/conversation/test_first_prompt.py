@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
 from rolloutpool_common.rendering.increments import CHECKS
-from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
@@ -17,11 +16,6 @@ TOOLS: list[dict[str, Any]] = [
         "function": {"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {}}},
     }
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 def first(tokenizer: ChatTokenizer, echoed: int | None, messages: list[dict[str, Any]] = QUESTION) -> FirstPrompt:

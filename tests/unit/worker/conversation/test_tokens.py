@@ -18,8 +18,7 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
-from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
-from rolloutpool_common.testing import TINY_TOKENIZER
+from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import tokens as token_track
 from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
@@ -37,11 +36,6 @@ TOOL = {
     "type": "function",
     "function": {"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {}}},
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> ChatTokenizer:
-    return load_tokenizer(str(TINY_TOKENIZER))
 
 
 def track(tokenizer: ChatTokenizer, *, tools: list[Message] | None = None, **spec: Any) -> TokenTrack:
