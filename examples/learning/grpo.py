@@ -3,8 +3,9 @@
 1. A step takes as many groups as a batch has, rewards them, and makes one update.
 2. Before the update, each sampled token's log-probability is computed again, with the weights that sampled it. In most
    arms these are the current ones; of earlier steps, copies are kept. A difference above `AGREEMENT` ends the run.
-3. After the last step, the weights are tried on questions that are the same in all runs, without faults and with
-   nothing sampled ahead. So arms are compared by what was learned, not by what happened while it was.
+3. Before the first step and after the last one, the weights are tried on questions that are the same in all runs,
+   without faults and with nothing sampled ahead. So arms are compared by what was learned, not by what happened while
+   it was.
 """
 
 import copy
@@ -24,11 +25,11 @@ from examples.learning.kills import Kills
 from examples.learning.records import Run
 from examples.learning.task import Question, questions, reward
 from examples.learning.transformer import Transformer, noise_of, sample
-from examples.learning.wrong_masks import all_ones, length_difference, shortest
+from examples.learning.wrong_masks import all_ones, concatenated, length_difference, shifted, shortest
 from torch import Tensor
 
 from rolloutpool_common.outcomes import FailureKind
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_rl.advantages import group_advantages
 from rolloutpool_rl.logits import response_slice, token_logprobs
@@ -110,7 +111,7 @@ class Training:
         """The weights of earlier steps."""
         self._older = copy.deepcopy(model)
         """Takes weights of an earlier step, to compare what they sampled."""
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, betas=(0.9, 0.99))
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=rate * arm.rate, weight_decay=0.0, betas=(0.9, 0.99))
         # Adam's first steps move all weights alike, whatever their gradients.
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda step: min((step + 1) / WARM_UP, 1.0))
 
@@ -141,7 +142,7 @@ class Training:
         worst = differences.max().item() if len(differences) else 0.0
         assert worst <= AGREEMENT, f"step {step}: sampler and trainer differ by {worst:.1e}"
         old = held["rollout_log_probs"]
-        if arm.mask in (Mask.ONES, Mask.LENGTHS_RECOMPUTED):
+        if arm.mask in (Mask.ONES, Mask.LENGTHS_RECOMPUTED, Mask.SHIFTED):
             old = torch.where(sampled, truth["rollout_log_probs"], logprobs.detach())
         mask = held["response_mask"]
         parts = policy_loss(logprobs, old, held["advantages"], mask)
@@ -184,12 +185,29 @@ class Training:
         return torch.cat(found) if found else torch.zeros(0)
 
     def _held(self, rollout: RolloutResult) -> RolloutResult:
-        """The rollout as a trainer with this arm's mask holds it."""
-        samples = [
-            all_ones(one) if self._arm.mask is Mask.ONES else length_difference(rollout, one, self._tokenizer, shortest)
-            for one in rollout.samples
-        ]
+        """The rollout as a trainer with this arm's mask holds it.
+
+        Raises:
+            AssertionError: It holds other ids. Then the arm compares more than masks.
+        """
+        samples = [self._laid_out(rollout, one) for one in rollout.samples]
+        assert [one.response_ids for one in samples] == [one.response_ids for one in rollout.samples]
         return rollout.model_copy(update={"samples": samples})
+
+    def _laid_out(self, rollout: RolloutResult, sample: Sample) -> Sample:
+        match self._arm.mask:
+            case Mask.ONES:
+                return all_ones(sample)
+            case Mask.SHIFTED:
+                return shifted(sample)
+            case Mask.CONCATENATED:
+                return concatenated(rollout, sample, self._tokenizer)
+        rewrite = shortest if self._arm.drifts else _as_it_is
+        return length_difference(rollout, sample, self._tokenizer, rewrite)
+
+
+def _as_it_is(message: dict[str, Any]) -> dict[str, Any]:
+    return message
 
 
 def _logprobs(model: Transformer, batch: dict[str, Tensor]) -> Tensor:
@@ -254,7 +272,7 @@ def run(
     training = Training(model, tokenizer, arm, settings.rate)
     together = batched(policy, most=settings.groups * settings.size, wait=GATHER_SECONDS)
     app = callback_app(together, tokenizer=tokenizer)
-    endpoint = FaultyEndpoint(app, arm.fault)
+    endpoint = FaultyEndpoint(app, 0.0)
     trainer = {"host": HOST, "base_port": base_port, "workers": ENDPOINTS}
     defaults = {
         "tokenizer_name": tokenizer.name,
@@ -276,6 +294,8 @@ def run(
             trainer=trainer,
             defaults=defaults,
         )
+        before = _tried(client, "before", settings.tried, trainer, defaults)
+        endpoint.share = arm.fault
         stream.version = 0
         groups = stream.steps(settings.groups)
         for step in range(settings.steps):
@@ -308,13 +328,14 @@ def run(
         stream.cancel()
         dropped = stream.dropped
         endpoint.share = 0.0
-        after = _tried(client, settings.tried, trainer, defaults)
+        after = _tried(client, "after", settings.tried, trainer, defaults)
     if kills is not None:
         assert len(kills.done) == kills.planned, f"only {kills.done} could be killed"
         record.kills = kills.done
     record.totals = {
         "seconds": round(time.monotonic() - started, 1),
         "cpu seconds of the trainer": round(time.process_time() - cpu, 1),
+        "solved before": before,
         "solved after": after,
         "sampled": sum(record.steps["sampled"]),
         "compared": sum(record.steps["compared"]),
@@ -323,12 +344,12 @@ def run(
     }
 
 
-def _tried(client: RolloutClient, n: int, trainer: dict[str, Any], defaults: dict[str, Any]) -> float:
+def _tried(client: RolloutClient, when: str, n: int, trainer: dict[str, Any], defaults: dict[str, Any]) -> float:
     """Asks questions that are the same in all runs, and tells which share is solved."""
     asked = questions(random.Random(2000), n)
     known = {question.text: question for question in asked}
     prompts = [
-        {"rollout_id": f"after-{index}", "messages": [{"role": "user", "content": question.text}]}
+        {"rollout_id": f"{when}-{index}", "messages": [{"role": "user", "content": question.text}]}
         for index, question in enumerate(asked)
     ]
     ended = list(client.submit(prompts, trainer=trainer, defaults=defaults).results())

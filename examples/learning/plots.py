@@ -1,11 +1,11 @@
 """Pictures and tables of docs/learning/README.md, from what runs left behind.
 
-A line is the mean over seeds of curves that were smoothed over five steps; its band is the 95 % confidence interval.
+A point is one step of one seed, a line the mean of the seeds, nothing is smoothed. The grey line is the share that the
+weights solve before the first step.
 Text is real text in a middle grey on no background, so that it reads on light and dark pages.
 """
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,19 +13,23 @@ from typing import Any
 
 import matplotlib as mpl
 from examples.learning.arms import ARMS
-from examples.learning.records import Run, estimate, final, overall, smoothed
+from examples.learning.records import Run, estimate, final, overall
 from matplotlib.figure import Figure
 
 __all__ = ["PICTURES", "alike", "draw", "kills_table", "table", "write_pictures"]
 
 PICTURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "masks": ("Which tokens are trained", ("exact", "lengths", "lengths-recomputed", "ones")),
+    "causes": (
+        "What of a length difference does it",
+        ("exact", "lengths-undrifted", "concatenated", "shifted", "exact-slow", "lengths-slow"),
+    ),
     "failures": ("15 % of the model calls fail for good", ("exact", "faults-left-out", "faults-zero")),
     "staleness": ("Samples of older weights", ("exact", "stale", "stale-limit")),
 }
 """Of each picture its title and its arms."""
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-_DASHES = ("-", "--", ":", "-.")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+_DASHES = ("-", "--", ":", "-.", "--", ":")
 _GREY = "#777777"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -44,34 +48,33 @@ def write_pictures(runs: Sequence[Run], folder: Path) -> list[Path]:
         needed = arms if name == "masks" else arms[1:]
         if any(curves[arm] for arm in needed):
             written.append(folder / f"{name}.svg")
-            written[-1].write_text(draw(title, {arm: found for arm, found in curves.items() if found}))
+            level = fmean(run.totals["solved before"] for run in _of(runs, "exact"))
+            written[-1].write_text(draw(title, {arm: found for arm, found in curves.items() if found}, level))
     return written
 
 
-def draw(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+def draw(title: str, curves: Mapping[str, Sequence[Sequence[float]]], level: float) -> str:
     """Returns an SVG.
 
     Args:
         title: Above the plot.
         curves: By arm, one curve per seed.
+        level: What is solved before the first step.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 4), layout="constrained")
         axes = figure.add_subplot()
+        axes.axhline(level, color=_GREY, linewidth=1, label="before the first step")
         for number, (arm, found) in enumerate(curves.items()):
             length = min(map(len, found))
-            bands = [estimate(values) for values in zip(*(smoothed(one)[:length] for one in found), strict=True)]
-            steps, means = range(1, length + 1), [band.mean for band in bands]
-            look: dict[str, Any] = {
-                "color": _COLOURS[number % len(_COLOURS)],
-                "linestyle": _DASHES[number % len(_DASHES)],
-            }
-            axes.plot(steps, means, label=f"{ARMS[arm].title} ({_seeds(len(found))})", **look)
-            if not math.isinf(bands[0].half):
-                low = [max(band.mean - band.half, 0.0) for band in bands]
-                high = [min(band.mean + band.half, 1.0) for band in bands]
-                axes.fill_between(steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
-        axes.set(title=title, xlabel="optimiser steps", ylabel="rollouts solved", ylim=(0, 1.02))
+            steps = range(1, length + 1)
+            colour = _COLOURS[number % len(_COLOURS)]
+            means = [fmean(values) for values in zip(*(one[:length] for one in found), strict=True)]
+            title_of = f"{ARMS[arm].title} ({_seeds(len(found))})"
+            axes.plot(steps, means, label=title_of, color=colour, linestyle=_DASHES[number % len(_DASHES)])
+            for one in found:
+                axes.plot(steps, one[:length], ".", color=colour, alpha=0.35, markersize=4)
+        axes.set(title=title, xlabel="optimiser steps", ylabel="rollouts solved", ylim=(-0.02, 1.02))
         axes.grid(axis="y", color=_GREY, alpha=0.3)
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         written = io.StringIO()

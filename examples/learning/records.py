@@ -21,7 +21,6 @@ __all__ = [
     "published",
     "read_published",
     "read_runs",
-    "smoothed",
     "wanted",
 ]
 
@@ -112,8 +111,3 @@ def final(run: Run) -> float:
 def overall(run: Run, name: str = "solved") -> float:
     """The mean over the whole run; it says how fast it was."""
     return fmean(run.steps[name])
-
-
-def smoothed(values: Sequence[float], window: int = 5) -> list[float]:
-    """Averages each value with those before it, up to `window` of them."""
-    return [fmean(values[max(i + 1 - window, 0) : i + 1]) for i in range(len(values))]

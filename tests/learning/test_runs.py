@@ -93,10 +93,14 @@ def test_our_mask_trains_what_was_sampled_and_nothing_else(train: Any) -> None:
     assert sums["trained"] == sums["sampled"]
 
 
-@pytest.mark.parametrize("arm", ["lengths", "lengths-recomputed"])
+@pytest.mark.parametrize("arm", ["lengths", "lengths-recomputed", "shifted"])
 def test_a_length_difference_trains_other_tokens(train: Any, arm: str) -> None:
     sums = checked(train(arm))
     assert sums["foreign"] + sums["missed"] > 0
+
+
+def test_sampled_ids_that_are_joined_train_the_same(train: Any) -> None:
+    assert train("concatenated").steps["solved"] == train("exact").steps["solved"]
 
 
 def test_all_ones_train_what_tools_and_template_wrote(train: Any) -> None:
