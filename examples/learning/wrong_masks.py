@@ -59,7 +59,10 @@ def _behind_stand_in(said: list[_Message], tokenizer: ChatTokenizer) -> list[int
     """What a render prints for these messages of tools behind the end of an empty call."""
     function = {"name": said[0].get("name") or "stand-in", "arguments": "{}"}
     call = {"id": said[0].get("tool_call_id"), "type": "function", "function": function}
-    stand_in = [{"role": "user", "content": "dummy"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    stand_in: list[_Message] = [
+        {"role": "user", "content": "dummy"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
     asked = rerender(tokenizer, stand_in[:1], tools=None)
     end = rerender(tokenizer, stand_in, tools=None).index(tokenizer.close_id or 0, len(asked))
     return rerender(tokenizer, [*stand_in, *said], tools=None)[end + 1 :]

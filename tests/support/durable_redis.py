@@ -34,14 +34,14 @@ class DurableRedis:
         """URL of database 0."""
         return f"redis://127.0.0.1:{self._port}/0"
 
-    def start(self) -> None:
+    def start(self, *, appendonly: bool = True) -> None:
         """Returns when it has loaded its data."""
         options = {
             "--bind": "127.0.0.1",
             "--port": str(self._port),
             "--dir": str(self._folder),
             "--save": "",
-            "--appendonly": "yes",
+            "--appendonly": "yes" if appendonly else "no",
             # With `everysec` a write may wait for the disk, and the mark would lie before it.
             "--appendfsync": "no",
         }
@@ -67,6 +67,21 @@ class DurableRedis:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def copy(self, target: Path) -> None:
+        """Takes a copy over the network while it runs, as docs/operations.md says."""
+        cli = Path(SERVER).with_name("redis-cli")
+        subprocess.run([cli, "-u", self.url, "--rdb", target], check=True, capture_output=True, timeout=60)
+
+    def restore(self, copy: Path) -> None:
+        """Starts it anew on a copy. With `appendonly yes` a server reads its append-only file alone, were it empty."""
+        self.kill()
+        for path in self._folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copy(copy, self._folder / "dump.rdb")
+        self.start(appendonly=False)
+        with redis.Redis.from_url(self.url, protocol=2) as client:
+            client.config_set("appendonly", "yes")
 
     def lose_tail(self) -> int:
         """Ends it and starts it again with what it had at the mark; returns how many bytes were lost."""

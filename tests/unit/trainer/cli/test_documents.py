@@ -49,6 +49,7 @@ CALLS: dict[str, tuple[list[str], int | None]] = {
     "batches": ([], None),
     "groups": ([BATCH], None),
     "purge": ([BATCH, "--yes"], None),
+    "purge-owner": (["ann", "--yes"], None),
     "show": ([f"{BATCH}-0"], None),
     "fork": ([f"{BATCH}-0", "--turn", "1", "--trainer", "http://h:1"], None),
     "cancel": ([BATCH], None),

@@ -2,10 +2,11 @@
 
 import webbrowser
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 from tests.support.answered_pool import STATISTICS, SUMMARY, URL, answer_all
-from tests.support.api_documents import BATCH
+from tests.support.api_documents import BATCH, status
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 from typer.testing import CliRunner, Result
 
@@ -100,6 +101,21 @@ def test_a_batch_that_runs_is_not_purged(pool: StubPool) -> None:
     done = run("purge", BATCH, "--yes")
     assert done.exit_code == 1
     assert "it still runs" in done.stderr
+
+
+def test_what_of_an_owner_does_not_end_or_comes_meanwhile_is_said(pool: StubPool) -> None:
+    pool.on("GET", URL, Answer(body=status(state="running")))
+    pool.on("DELETE", URL, Answer(body={"batch_id": BATCH, "cancelled": 2}))
+    other = {**SUMMARY, "batch_id": "b" + "2" * 32}
+    lists: list[list[dict[str, Any]]] = [[SUMMARY], [], [SUMMARY], [], [SUMMARY, other], []]
+    pool.on("GET", "/v1/batches", *(Answer(body={"batches": found, "next_cursor": None}) for found in lists))
+    assert run("purge-owner", "ann", stdin="n\n").exit_code == 1
+    assert {seen.method for seen in pool.requests} == {"GET"}
+    done = run("purge-owner", "ann", "--yes", "--seconds", "0")
+    assert done.exit_code == 1
+    assert "1 have not ended within 0 s" in done.stderr
+    assert "take the keys of 'ann' away" in done.stderr
+    assert [(seen.method, seen.path) for seen in pool.requests if seen.method == "DELETE"] == [("DELETE", URL)]
 
 
 def test_the_version() -> None:

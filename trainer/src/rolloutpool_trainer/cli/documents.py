@@ -68,6 +68,18 @@ class CancelDocument(BaseModel):
     """False: no rollout has this id yet; if one comes within 10 minutes, it is cancelled."""
 
 
+class PurgeOwnerDocument(BaseModel):
+    """`purge-owner`."""
+
+    owner: str
+    purged: int
+    """Batches that are deleted."""
+    left: list[str]
+    """Batches that are cancelled and have not ended in time."""
+    new: list[str]
+    """Batches that came meanwhile."""
+
+
 class DoctorDocument(BaseModel):
     """`doctor`."""
 
@@ -224,6 +236,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "batches": BatchesDocument,
     "groups": GroupsDocument,
     "purge": BatchPurged,
+    "purge-owner": PurgeOwnerDocument,
     "show": RolloutView,
     "replay": ReplayDocument,
     "fork": SubmitDocument,
