@@ -17,7 +17,7 @@ from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic_settings import BaseSettings
-from scripts.write_schemas import CHART, chart_schema
+from scripts.write_schemas import CHART, LIBRARIES, chart_schema
 from tests.support.dockerfile import Stage, stages
 from tests.unit.test_docs import OPERATIONS, rows, section
 
@@ -46,7 +46,7 @@ FIXED = {
     "ROLLOUTPOOL_FLOWER_PORT",
 }
 """The container decides them: where it listens, and where what it needs is."""
-HUB_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN", "HF_HOME"}
+HUB_VARIABLES = {*LIBRARIES, "HF_HOME"}
 
 
 def variables(service: str) -> set[str]:
@@ -263,6 +263,10 @@ class TestUnit:
         ).stdout
         (exposure,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", said)
         assert float(exposure) <= 3
+
+    def test_starts_and_stops_with_the_pool(self, unit: Path) -> None:
+        assert "PartOf=rolloutpool.target\n" in unit.read_text()
+        assert "WantedBy=rolloutpool.target\n" in unit.read_text()
 
     def test_runs_an_actor_and_stops_it_in_its_own_time(self, unit: Path) -> None:
         lines = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line and line[0] != "#")
