@@ -165,6 +165,8 @@ ENGINES_STAMP := $(ENGINES)/.complete
 # A name of its own, because `or` separates its arguments by commas.
 LEARN_SEEDS = $(or $(SEEDS),$(THREE_SEEDS))
 THREE_SEEDS := 1,2,3
+# Three seeds left open what these do.
+OPEN_ARMS := exact,faults-left-out,faults-zero,stale,stale-limit
 
 $(LEARN_STAMP) $(ENGINES_STAMP): examples/learning/requirements.txt | $(STAMP)
 	rm -rf $(@D)
@@ -180,6 +182,7 @@ learn: $(LEARN_STAMP) ## Teach a small transformer through a pool, with a pictur
 
 learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning/README.md and its pictures, also one with kills; go on where it was broken off (SEEDS=1,2,3)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms all --seeds $(LEARN_SEEDS) $(ARGS)
+	$(if $(SEEDS),,OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --arms $(OPEN_ARMS) --seeds 4,5 $(ARGS))
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m examples.learning --kill --seeds "$$(echo $(LEARN_SEEDS) | cut -d, -f1)" --publish docs/learning $(ARGS)
 
 test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, through an imitated vLLM, and an agent at the door; run the maths on torch

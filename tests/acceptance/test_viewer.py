@@ -8,6 +8,9 @@ from tests.support.viewed_pool import viewed
 
 pytestmark = needs_browser
 
+SHORT = batch_line(0)["batch_id"][:8]
+"""What is shown of a batch's id."""
+
 
 def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
     with viewed(browser) as pool:
@@ -20,7 +23,7 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         page = pool.open()
         expect(page.locator("tbody tr")).to_have_count(3)
         assert page.locator("tbody tr").nth(0).inner_text().split("\t")[:3] == [
-            lines[0]["batch_id"],
+            f"{SHORT}⧉",
             "▶ running",
             "6 of 8",
         ]
@@ -31,7 +34,7 @@ def test_the_list_and_the_way_to_a_batch(browser: Browser) -> None:
         pool.until_asked("/v1/batches", {"limit": "200", "state": "running", "cursor": "older"})
         page.locator("tbody a").first.click()
         page.get_by_role("heading", name="Batch").wait_for()
-        expect(page).to_have_title(f"{lines[0]['batch_id']} · rolloutpool")
+        expect(page).to_have_title(f"{SHORT} · rolloutpool")
         page.keyboard.press("u")
         page.get_by_role("heading", name="Batches").wait_for()
         # All batches of a run, one click away.

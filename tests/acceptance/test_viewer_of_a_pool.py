@@ -51,7 +51,7 @@ def viewer_of(source: str) -> Iterator["subprocess.Popen[str]"]:
 
 def to_the_tokens(page: Page, batch_id: str, trained: list[int], tokenizer: ChatTokenizer | None) -> None:
     """Goes from the list of batches to the first trained token."""
-    page.get_by_role("link", name=batch_id).click()
+    page.get_by_role("link", name=batch_id[:8]).click()
     page.locator("#row-0").wait_for()
     page.get_by_role("link", name="groups").click()
     page.get_by_role("grid", name="groups:").locator("#row-0").click()

@@ -3,8 +3,9 @@
 1. It starts `rolloutpool up` with the default options, and a trainer on one port (`trainer`).
 2. The trainer is down, slow, wrong in four ways, and right in turn. Each time it submits a batch with
    `rolloutpool submit`.
-3. From then on it looks at three places (`course`): the viewer in Chromium (from the list of batches by clicks), what
-   `rolloutpool status` prints, and `/metrics`. Each must name the cause within `LIMIT_SECONDS` (`cause`).
+3. From then on it looks at four places (`course`): the viewer's pages of the pool and of the batch in Chromium (the
+   second one from the list of batches by clicks), what `rolloutpool status` prints, and `/metrics`. Each must name the
+   cause within `LIMIT_SECONDS` (`cause`).
 4. It prints how many seconds each place took. Exit code 1 when one did not name the cause in time.
 
 With a folder it takes the pictures of docs/operations.md. Needs Chromium (Debian: `apt-get install chromium`).
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
+from tests.causes.cause import CAUSES
 from tests.causes.course import PLACES, Course
 from tests.causes.operated_pool import operated_pool
 
@@ -41,10 +43,11 @@ def main() -> int:
         found = Course(pool, browser, Path(folder), arguments.pictures).run()
         browser.close()
     print(f"| the trainer is | {' | '.join(f'{place}, s' for place in PLACES)} |")
-    print("|---|---|---|---|")
+    print("|---|---|---|---|---|")
     for manner, seconds in found.items():
         print(f"| {manner} | {' | '.join(_shown(seconds.get(place)) for place in PLACES)} |")
-    return 0 if all(len(seconds) == len(PLACES) for seconds in found.values()) else 1
+    wanted = {cause.manner: len(PLACES) - (cause.pool is None) for cause in CAUSES}
+    return 0 if all(len(seconds) == wanted[manner] for manner, seconds in found.items()) else 1
 
 
 def _shown(seconds: float | None) -> str:

@@ -16,6 +16,8 @@ class Cause:
     """One cause. Patterns may hold `URL`, which stands for the trainer's address."""
 
     manner: Manner
+    pool: str | None
+    """A pattern of the page of the pool; None where that has nothing to say."""
     viewer: str
     """A pattern of the batch's page."""
     status: str
@@ -48,6 +50,7 @@ CHANGED = "(assistant_text_changed|tool_call_reserialised)"
 CAUSES = (
     Cause(
         Manner.DOWN,
+        pool=r"trainer is down URL",
         viewer=r"Waits for trainer_port URL.*\d+ calls in a row got no connection",
         status=r"waits for URL.*no connection",
         metric="rolloutpool_model_calls_total",
@@ -55,6 +58,7 @@ CAUSES = (
     ),
     Cause(
         Manner.SLOW,
+        pool=r"a trainer is slow URL",
         viewer=r"Waits for trainer URL.*no answer for more than \d+ s",
         status=r"waits for URL.*no answer for more than \d+ s \(\d+ rollouts?\)",
         metric="rolloutpool_turns_in_flight",
@@ -63,6 +67,7 @@ CAUSES = (
     ),
     Cause(
         Manner.BUSY,
+        pool=rf"a trainer answers 503 URL.*{REASON}",
         viewer=rf"Waits for trainer URL.*503.*{REASON}",
         status=rf"waits for URL.*503.*{REASON}",
         metric="rolloutpool_model_calls_total",
@@ -70,6 +75,7 @@ CAUSES = (
     ),
     Cause(
         Manner.LYING,
+        pool=rf"16 rollouts were split: the trainer's prompts were other ones.*{CHANGED}",
         viewer=rf"≠ {CHANGED}",
         status=rf"alignment +forked 16[\s\S]*drift +{CHANGED} \d+",
         metric="rolloutpool_drifted_turns_total",
@@ -79,6 +85,7 @@ CAUSES = (
     ),
     Cause(
         Manner.UNEQUAL,
+        pool=r"1 batch failed whole.*trainer_protocol_error: .*URL.*log",
         viewer=r"16 rollouts: trainer_protocol_error: .*URL.*log",
         status=r"because +trainer_protocol_error: .*URL.*logprobs.*16 rollouts",
         metric="rolloutpool_rollout_failures_total",
@@ -87,6 +94,7 @@ CAUSES = (
     ),
     Cause(
         Manner.TEMPLATE,
+        pool=rf"1 batch failed whole.*trainer_client_error: .*URL.*400.*{TEMPLATE_REASON}",
         viewer=rf"16 rollouts: trainer_client_error: .*URL.*400.*{TEMPLATE_REASON}",
         status=rf"because +trainer_client_error: .*URL.*400.*{TEMPLATE_REASON}.*16 rollouts",
         metric="rolloutpool_model_calls_total",
@@ -95,6 +103,7 @@ CAUSES = (
     ),
     Cause(
         Manner.RIGHT,
+        pool=None,
         viewer=r"✓ completed 16",
         status=r"completed 16[\s\S]*alignment +exact 16[\s\S]*drift +none[\s\S]*failures +none",
         metric="rolloutpool_rollouts_ended_total",

@@ -1,4 +1,4 @@
-"""The course: a batch for each manner of the trainer, looked at until three places name the cause."""
+"""The course: a batch for each manner of the trainer, looked at until four places name the cause."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from rolloutpool_trainer import Batch, RolloutClient
 
 __all__ = ["PLACES", "Course"]
 
-PLACES = ("viewer", "status", "metric")
+PLACES = ("pool", "viewer", "status", "metric")
 LIMIT_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 6.0
@@ -68,10 +68,10 @@ class Course:
         before = told(self._pool, cause, self._trainer.url)
         begun = time.monotonic()
         batch = client.batch(self._pool.submit(self._trainer.url, cause.manner))
-        with self._opened("") as page:
+        with self._opened("") as page, self._opened("#/pool") as pool:
             # As a person would find it.
-            page.get_by_role("link", name=batch.batch_id).click()
-            found = self._look(page, cause, batch.batch_id, before, begun)
+            page.get_by_role("link", name=batch.batch_id[:8]).click()
+            found = self._look((page, pool), cause, batch.batch_id, before, begun)
             if self._pictures is not None and "viewer" in found:
                 self._picture(page, cause, batch, self._pictures)
         if cause.manner is Manner.DOWN:
@@ -80,17 +80,24 @@ class Course:
         batch.wait(120)
         return found
 
-    def _look(self, page: Page, cause: Cause, batch_id: str, before: float, begun: float) -> dict[str, float]:
-        url = self._trainer.url
+    def _look(
+        self, pages: tuple[Page, Page], cause: Cause, batch_id: str, before: float, begun: float
+    ) -> dict[str, float]:
+        (page, pool), url = pages, self._trainer.url
+
+        def shown(where: Page) -> str:
+            return " ".join(where.locator("main").inner_text().split())
 
         def matches(pattern: str, text: str) -> bool:
             return re.search(pattern.replace("URL", re.escape(url)), text, re.DOTALL) is not None
 
         looks: dict[str, Callable[[], bool]] = {
-            "viewer": lambda: matches(cause.viewer, " ".join(page.locator("main").inner_text().split())),
+            "viewer": lambda: matches(cause.viewer, shown(page)),
             "status": lambda: matches(cause.status, self._pool.command("status", batch_id)),
             "metric": lambda: told(self._pool, cause, url) - before >= cause.least,
         }
+        if cause.pool is not None:
+            looks["pool"] = lambda: matches(str(cause.pool), shown(pool))
         found: dict[str, float] = {}
         while looks and time.monotonic() - begun < LIMIT_SECONDS:
             for place in [place for place, look in looks.items() if look()]:
@@ -104,8 +111,9 @@ class Course:
                 print(f"{cause.manner}: the viewer does not prove it: {error}", file=sys.stderr)
                 del found["viewer"]
         for place in looks:
-            shown = page.locator("main").inner_text() if place == "viewer" else self._pool.command("status", batch_id)
-            print(f"{cause.manner}: {place} does not tell:\n{shown}", file=sys.stderr)
+            pages_of = {"viewer": page, "pool": pool}
+            told_there = shown(pages_of[place]) if place in pages_of else self._pool.command("status", batch_id)
+            print(f"{cause.manner}: {place} does not tell:\n{told_there}", file=sys.stderr)
         return found
 
     @contextmanager

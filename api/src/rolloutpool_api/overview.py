@@ -1,7 +1,8 @@
 """Overview: what is wrong in the pool now, in a few trips to Redis, at most once a second for each kind of reader.
 
 1. The newest batches are read as the list shows them. Those that run say what their rollouts wait for, as
-   `GET /v1/batches/{id}` does; of the others it is seen whether all of their rollouts failed.
+   `GET /v1/batches/{id}` does; of the others it is seen whether all of their rollouts failed, with the message of the
+   first one, and of the newest whether their trainer rendered the history in another way.
 2. Equal waits of several batches are one trouble: with the same trainer, or for the same lack.
 3. What `/readyz` says against the pool, or warns of, stands beside it. Whoever sees all batches also gets the figures
    of the pool, and what was given up.
@@ -19,16 +20,20 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.overview import PoolFigures, PoolOverview, Trouble
+from rolloutpool_common.protocol.result import Alignment
+from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
 LOOKED_AT = 100
 """Batches, the newest."""
 MOST_RUNNING = 20
 """Of them, those that are asked what they wait for."""
+MOST_ENDED = 10
+"""Of them, those that have ended and are asked whether their rollouts forked."""
 FRESH_SECONDS = 3600.0
 """A batch that failed before is history."""
 CACHED_SECONDS = 1.0
-NAMED = 5
+NAMED = 50
 """Batches of one trouble."""
 TODO = {
     WaitsFor.TRAINER: "Look at the trainer's own log; rollouts go on by themselves once it answers.",
@@ -52,6 +57,8 @@ TITLES = {
     WaitsFor.HARNESS: "programs make no calls",
     WaitsFor.GRADER: "grades are awaited",
 }
+MESSAGE = list(ENDED_FIELDS).index("message")
+NO_DRIFT = {"none", "unverified", "edited"}
 HARMLESS = frozenset({WaitsFor.SLOT, WaitsFor.GRADER, WaitsFor.TOKENIZER, WaitsFor.HARNESS})
 """Waits that are a part of working."""
 
@@ -78,9 +85,12 @@ class Overview:
         store = services.store
         listed = await store.batch_lists.read(whose, limit=LOOKED_AT)
         running = [batch for batch in listed.batches if batch.state is BatchState.RUNNING]
-        asked = [store.batches.status(batch.batch_id, whose) for batch in running[:MOST_RUNNING]]
+        ended = [batch for batch in listed.batches if batch.state is not BatchState.RUNNING and is_fresh(batch)]
+        looked_at = [*running[:MOST_RUNNING], *ended[:MOST_ENDED]]
+        asked = [store.batches.status(batch.batch_id, whose) for batch in looked_at]
         statuses = [status for status in await asyncio.gather(*asked) if status is not None]
-        troubles = [*await self._of_pool(services), *waits(statuses), *failures(listed.batches)]
+        failed = await asyncio.gather(*(self._with_words(services, one) for one in failures(listed.batches)))
+        troubles = [*await self._of_pool(services), *waits(statuses), *failed, *drifts(statuses)]
         pool = None
         if whose is None:
             pool = await self._figures(services)
@@ -88,6 +98,13 @@ class Overview:
                 troubles.append(_dead(letters))
         troubles.sort(key=lambda one: (one.kind != "not_ready", one.kind == "warning", -one.rollouts))
         return PoolOverview(verdict=verdict(troubles, len(running)), troubles=troubles, running=len(running), pool=pool)
+
+    @staticmethod
+    async def _with_words(services: ApiServices, trouble: Trouble) -> Trouble:
+        """Adds what was said of the first rollout of the newest batch; it may have been deleted meanwhile."""
+        rows, _ = await services.store.rows.some(trouble.batches[0], [0])
+        message = rows[0][MESSAGE] if rows and len(rows[0]) > MESSAGE else None
+        return trouble.model_copy(update={"detail": f"{trouble.detail}: {message}"}) if message else trouble
 
     @staticmethod
     async def _of_pool(services: ApiServices) -> list[Trouble]:
@@ -159,7 +176,7 @@ def failures(batches: Sequence[BatchSummary]) -> list[Trouble]:
     """Puts together, by their commonest failure, batches of which every rollout has failed."""
     found: dict[str, list[BatchSummary]] = {}
     for batch in batches:
-        if batch.counts.get(RolloutStatus.FAILED, 0) == batch.total and batch.age_s - batch.seconds < FRESH_SECONDS:
+        if batch.counts.get(RolloutStatus.FAILED, 0) == batch.total and is_fresh(batch):
             name = max(batch.failures, key=lambda one: batch.failures[one], default="failed")
             found.setdefault(name, []).append(batch)
     return [
@@ -173,6 +190,30 @@ def failures(batches: Sequence[BatchSummary]) -> list[Trouble]:
         )
         for name, failed in found.items()
     ]
+
+
+def drifts(statuses: Iterable[BatchStatus]) -> list[Trouble]:
+    """Tells of batches whose trainer rendered the history in another way, so that rollouts were split."""
+    found = [status for status in statuses if status.alignment.get(Alignment.FORKED)]
+    if not found:
+        return []
+    number = sum(status.alignment[Alignment.FORKED] for status in found)
+    labels = sorted({label for status in found for label in status.drift} - NO_DRIFT)
+    return [
+        Trouble(
+            kind="drift",
+            title=f"{counted(number, 'rollout was', 'rollouts were')} split: the trainer's prompts were other ones",
+            detail=", ".join(labels),
+            todo="Open a rollout's proof: it shows the first differing id. docs/masks.md says what each label means.",
+            rollouts=number,
+            batches=[status.batch_id for status in found[:NAMED]],
+        )
+    ]
+
+
+def is_fresh(batch: BatchSummary) -> bool:
+    """Whether a batch has ended so lately that it is no history."""
+    return batch.age_s - batch.seconds < FRESH_SECONDS
 
 
 def verdict(troubles: Sequence[Trouble], running: int) -> str:

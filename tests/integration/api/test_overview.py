@@ -12,6 +12,7 @@ from rolloutpool_api import overview
 from rolloutpool_common.errors import TrainerUnreachable
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.overview import PoolOverview
+from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Store
 
@@ -90,7 +91,21 @@ async def test_a_batch_that_failed_whole_says_why_and_one_that_did_not_is_none(
     found = await look(client)
     (trouble,) = [one for one in found.troubles if one.kind == "failed"]
     assert (trouble.batches, trouble.rollouts) == ([whole], 2)
+    assert trouble.detail.endswith(": nobody listens")
     assert found.verdict == "1 batch failed whole."
+
+
+async def test_a_trainer_that_renders_anew_is_named_by_what_drifted(
+    client: httpx.AsyncClient, worker: ScriptedWorker
+) -> None:
+    batch_id = await submit(client)
+    drift = {"assistant_text_changed": 1, "none": 3}
+    await worker.end(f"{batch_id}-0", alignment=Alignment.FORKED, drift=drift)
+    await worker.end(f"{batch_id}-1", alignment=Alignment.EXACT)
+    found = await look(client)
+    (trouble,) = [one for one in found.troubles if one.kind == "drift"]
+    assert (trouble.rollouts, trouble.detail, trouble.batches) == (1, "assistant_text_changed", [batch_id])
+    assert found.verdict == "1 rollout was split: the trainer's prompts were other ones."
 
 
 async def test_tenants_see_their_own_and_operators_see_all(redis_url: str, store: Store) -> None:

@@ -49,6 +49,7 @@ declare global {
     total_ms: (number | null)[];
     worker: (string | null)[];
     reward: (number | null)[];
+    policy_versions: (string[] | null)[];
   }
   type Columns = { index: number[] } & Partial<RowColumns>;
   type RowPage = Omit<Whole<Schemas["RowPage"]>, "columns"> & { columns: Columns };

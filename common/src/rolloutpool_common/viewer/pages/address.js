@@ -21,13 +21,19 @@ const decoded = (part) => {
 };
 
 /**
- * Makes an address; empty parameters are left out.
+ * Whether somebody has typed an API key, into whichever field.
+ * @param {unknown} text
+ */
+export const holdsKey = (text) => /rpk_/.test(String(text));
+
+/**
+ * Makes an address; empty parameters are left out, and so is what holds a key.
  * @param {(string | number)[]} parts
  * @param {{ [name: string]: string | number | null | undefined }} params
  */
 export const address = (parts, params = {}) => {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(params)) if (value !== "" && value != null) query.set(name, String(value));
+  for (const [name, value] of Object.entries(params)) if (value !== "" && value != null && !holdsKey(value)) query.set(name, String(value));
   return `#/${parts.map((part) => encodeURIComponent(part)).join("/")}${query.size ? `?${query}` : ""}`;
 };
 

@@ -13,7 +13,7 @@ import { Pool } from "./pool.js";
 import { Proof } from "./proof.js";
 import { Rollout } from "./rollout.js";
 import { Search } from "./search.js";
-import { visible } from "./text.js";
+import { short, visible } from "./text.js";
 
 const HELP = [
   ["j k", "next and previous row; in a rollout: run of tokens"],
@@ -58,13 +58,13 @@ const path = ({ parts: [kind, id, second], params }) => {
   if (kind === "search" && !id) way.push(["search", address(["search"])]);
   if (!id) return way;
   const batch = OF_BATCH.has(kind) ? id : batchOf(id);
-  if (!CARRIED) way.push([batch, address(["batch", batch])]);
+  if (!CARRIED) way.push([short(batch), address(["batch", batch])]);
   if (kind === "groups" || kind === "group") way.push(["groups", address(["groups", batch])]);
   if (kind === "lanes" || kind === "search") way.push([kind, address([kind, batch])]);
   if (kind === "group" && second) way.push([`group ${second}`, address(["group", batch, second])]);
   if (OF_BATCH.has(kind)) return way;
   if (params.group) way.push([`group ${params.group}`, address(["group", batch, params.group])]);
-  way.push([id, address(["rollout", id], { group: params.group })]);
+  way.push([`#${id.slice(batch.length + 1)}`, address(["rollout", id], { group: params.group })]);
   if (kind === "proof") way.push(["proof", address(["proof", id], { group: params.group })]);
   if (kind === "compare" && second) way.push(["compare", address(["compare", id, second])]);
   return way;

@@ -3,10 +3,10 @@ import { html, useMemo, useRef, useState } from "./vendor/htm_preact.js";
 import { address, goTo, setParams } from "./address.js";
 import { useAnswer } from "./api.js";
 import { Grid } from "./grid.js";
-import { Failure, FilterBar, Tabs } from "./parts.js";
+import { Failure, FilterBar, Id, Tabs } from "./parts.js";
 import { Reasons } from "./reasons.js";
 import { choose, columnOf, scoreField, scoresOf, withScores } from "./rows.js";
-import { cell, counted, duration, figure, state, visible } from "./text.js";
+import { cell, counted, duration, figure, named, state, visible } from "./text.js";
 
 /** @type {Columns} */
 const NONE = { index: [] };
@@ -53,7 +53,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
   /** @type {[string, string][]} */
   const tabs = [["rollouts", address(["batch", id])], ["groups", address(["groups", id])], ["lanes", address(["lanes", id])], ["search", address(["search", id])]];
   const counts = Object.entries(batch?.counts ?? {}).filter(([, count]) => count);
-  return html`<div><h1>Batch <code>${visible(id)}</code></h1>
+  return html`<div><h1>Batch <${Id} id=${id} /></h1>
     <${Failure} error=${error} />
     <p class="chips">${counts.map(([name, count]) => html`<span key=${name} class="chip ${name === "failed" ? "bad" : ""}">${state(name)} ${figure(count)}</span>`)}
       ${Object.entries(batch?.warnings ?? {}).map(([name, count]) => html`<span key=${name} class="chip">⚠ ${visible(name)} ${figure(count)}</span>`)}
@@ -80,7 +80,7 @@ const called = (calls, errors) => (calls ? `${figure(calls)}${errors ? `/${figur
 /** @type {{ name: string, title: string, width: string, number?: boolean, show?: (value: any, all: Columns, place: number) => string }[]} */
 const COLUMNS = [
   { name: "index", title: "#", width: "64px", number: true },
-  { name: "rollout_id", title: "rollout", width: "minmax(120px, 2fr)" },
+  { name: "rollout_id", title: "rollout", width: "minmax(120px, 2fr)", show: (name, all, place) => (name === all.uid?.[place] ? named(all.index[place], null, undefined) : cell(name)) },
   { name: "group", title: "group", width: "minmax(70px, 1fr)" },
   { name: "status", title: "status", width: "110px", show: state },
   { name: "why", title: "ended by", width: "minmax(100px, 1.2fr)" },
@@ -91,6 +91,8 @@ const COLUMNS = [
   { name: "queued_ms", title: "queued", width: "84px", number: true, show: duration },
   { name: "total_ms", title: "ran", width: "84px", number: true, show: duration },
 ];
+/** @type {typeof COLUMNS[number]} */
+const VERSIONS = { name: "policy_versions", title: "version", width: "minmax(64px, .6fr)" };
 
 /**
  * Rows of a batch with what they ended by, which is the failure's category or else the reason.
@@ -112,7 +114,9 @@ export const Batch = ({ id, params }) => {
   const [order, fault] = useMemo(() => chosen(all, where, sort), [all, where, sort]);
   /** @param {number} place */
   const open = (place) => goTo(address(["rollout", columns.uid?.[place] ?? ""]));
+  const sampledBy = columns.policy_versions?.some((versions) => versions?.length) ? [VERSIONS] : [];
   const shown = COLUMNS.concat(
+    sampledBy,
     scoresOf(columns).slice(0, 2).map((name) => ({ name: scoreField(columns, name), title: name, width: "84px", number: true })),
   ).map((column) => ({ ...column, show: (/** @type {number} */ place) => (column.show ?? cell)(columnOf(all, column.name)?.[place], all, place) }));
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="rollouts" />

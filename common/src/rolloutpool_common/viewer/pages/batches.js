@@ -2,7 +2,7 @@
 import { html, useLayoutEffect, useRef, useState } from "./vendor/htm_preact.js";
 import { address, setParams } from "./address.js";
 import { ask, useAnswer } from "./api.js";
-import { Failure } from "./parts.js";
+import { Failure, Id } from "./parts.js";
 import { heldUp, useOverview, Verdict } from "./pool.js";
 import { duration, figure, state, visible } from "./text.js";
 
@@ -54,7 +54,9 @@ export const Batches = ({ params }) => {
       <a href=${address(["search"])}>search in texts <kbd>f</kbd></a>
     </div>
     <${Failure} error=${first.error ?? mine.error} />
-    ${first.data && !shown.size && html`<p>There are none${query.size > 1 ? " that pass this filter" : " yet"}.</p>`}
+    ${first.data && !shown.size && html`<p>${query.size > 1
+      ? html`No batch passes this filter. <a href=${address(["batches"])}>Show all</a>`
+      : html`There is no batch yet: <code>client.submit(…)</code> or <code>rolloutpool submit FILE</code> makes one, and it appears here by itself.`}</p>`}
     ${shown.size > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="list of batches"><table class="list">
       <thead><tr><th>batch</th><th>state</th><th class="number">ended</th><th>not completed</th><th>run</th><th>labels</th><th>owner</th>
         <th class="number">age</th><th class="number">took</th><th class="number">turns</th><th class="number">sampled</th></tr></thead>
@@ -80,7 +82,7 @@ const Line = ({ batch, held }) => {
   const failed = batch.counts.failed === batch.total;
   const labels = Object.entries(batch.labels).map(([name, value]) => (name === "label" ? visible(value) : `${visible(name)}=${visible(value)}`)).join(" ");
   return html`<tr>
-    <td><a href=${address(["batch", batch.batch_id])}><code>${visible(batch.batch_id)}</code></a></td>
+    <td><${Id} id=${batch.batch_id} href=${address(["batch", batch.batch_id])} /></td>
     <td class=${failed || held ? "bad" : ""}>${failed ? state("failed") : held ? `◷ ${held}` : state(batch.state)}${batch.cancelled ? ", cancelled" : ""}</td>
     <td class="number">${figure(batch.total - open)} of ${figure(batch.total)}</td>
     <td class=${failures || lost.length ? "wrap bad" : ""}>${[failures, ...lost].filter(Boolean).join(", ")}</td>

@@ -6,7 +6,7 @@ import { Grid } from "./grid.js";
 import { Lane, LaneLegend } from "./lane.js";
 import { lanesOf, stragglersOf } from "./lane_figures.js";
 import { FilterBar } from "./parts.js";
-import { cell, counted, duration, figure, percent, state } from "./text.js";
+import { cell, counted, duration, figure, named, percent, state } from "./text.js";
 
 const WORTH_SAYING = 0.1; // Of the batch's time.
 /** @type {Pick<RowPage, "columns" | "created_ms" | "now_ms">} */
@@ -28,19 +28,19 @@ export const Lanes = ({ id, params }) => {
   /** @type {GridColumn[]} */
   const columns = [
     { name: "index", title: "#", width: "64px", number: true, show: (place) => figure(all.index[place]) },
-    { name: "rollout_id", title: "rollout", width: "minmax(90px, 1fr)", show: (place) => cell(all.rollout_id?.[place]) },
+    { name: "rollout_id", title: "rollout", width: "minmax(90px, 1fr)", show: (place) => (all.rollout_id?.[place] === all.uid?.[place] ? named(all.index[place], null, undefined) : cell(all.rollout_id?.[place])) },
     { name: "status", title: "status", width: "130px", show: (place) => `${worth && late.places.has(place) ? "late " : ""}${state(all.status?.[place])}` },
     { name: "start_ms", title: `time: 0 to ${duration(end)}`, width: "minmax(220px, 4fr)", show: (place) => html`<${Lane} parts=${all.parts[place]} end=${end} />` },
     { name: "llm_ms", title: "model", width: "84px", number: true, show: (place) => duration(all.llm_ms?.[place]) },
     { name: "tools_ms", title: "tools", width: "84px", number: true, show: (place) => duration(all.tools_ms?.[place]) },
-    { name: "other_ms", title: "other", width: "84px", number: true, show: (place) => duration(all.other_ms[place]) },
+    { name: "other_ms", title: "worker", width: "84px", number: true, show: (place) => duration(all.other_ms[place]) },
     { name: "end_ms", title: "ended after", width: "96px", number: true, show: (place) => duration(all.end_ms[place]) },
     { name: "longest", title: "most in", width: "84px", show: (place) => cell(all.longest[place]) },
   ];
   return html`<div><${BatchHead} id=${id} batch=${batch} error=${error} current="lanes" />
     ${worth && html`<p class="alert mild">The last ${counted(late.places.size, "rollout")} of ${figure(all.index.length)} ran alone for ${duration(late.last - late.cut)}, ${percent(late.share)} of the batch's time: all others had ended after ${duration(late.cut)}.</p>`}
     <${LaneLegend} />
-    <p class="soft">Model, tools and tokenizer are sums of a rollout, in this order in its lane. The page of a rollout has the times of each turn.</p>
+    <p class="soft">Model, tools and tokenizer are sums of a rollout, in this order in its lane. What is left is the worker's: its own work, and its waits for a free CPU and for Redis. The page of a rollout has the times of each turn.</p>
     <${FilterBar} search=${search} where=${where} placeholder="filter: words, status=failed, tools_ms>1000, longest=queued" fault=${fault}
       onWhere=${() => setSelected(-1)} said="${figure(order.length)} of ${figure(all.index.length)} rollouts"
       file="${id}-lanes.csv" columns=${all} names=${EXPORTED} order=${order} />

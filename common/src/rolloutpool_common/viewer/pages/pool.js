@@ -2,11 +2,12 @@
 import { html } from "./vendor/htm_preact.js";
 import { address } from "./address.js";
 import { CARRIED, useAnswer } from "./api.js";
-import { Failure } from "./parts.js";
+import { Failure, Id } from "./parts.js";
 import { counted, duration, figure, percent, visible } from "./text.js";
 
 const EVERY = 5000;
 const MB = 1_000_000;
+const SHOWN = 5; // Batches of a trouble.
 const PATIENT = new Set(["slot", "tokenizer", "grader", "harness"]);
 
 /** What is wrong now, asked again every few seconds; null where this page has no pool that says it. */
@@ -48,11 +49,12 @@ export const Pool = () => {
 
 /** @param {{ trouble: PoolOverview["troubles"][number] }} props */
 const TroubleCard = ({ trouble }) =>
-  html`<section class="alert ${trouble.kind === "warning" ? "mild" : ""}">
+  html`<section class="alert ${["warning", "drift"].includes(trouble.kind) ? "mild" : ""}">
     <h2>${trouble.rollouts ? `${counted(trouble.rollouts, "rollout")}: ` : ""}${visible(trouble.title)}${trouble.endpoint && html` <code>${visible(trouble.endpoint)}</code>`}</h2>
     ${trouble.detail && html`<p>${visible(trouble.detail)}</p>`}
     <p>${visible(trouble.todo)}</p>
-    ${trouble.batches.length > 0 && html`<p>${trouble.batches.map((id) => html`<a key=${id} href=${address(["batch", id])}><code>${visible(id)}</code></a> `)}</p>`}</section>`;
+    ${trouble.batches.length > 0 && html`<p>${trouble.batches.slice(0, SHOWN).map((id) => html`<${Id} key=${id} id=${id} href=${address(["batch", id])} /> `)}
+      ${trouble.batches.length > SHOWN && `and ${counted(trouble.batches.length - SHOWN, "more")}`}</p>`}</section>`;
 
 /** @param {{ pool: NonNullable<PoolOverview["pool"]> }} props */
 const Figures = ({ pool }) => {

@@ -9,10 +9,10 @@ import { turnParts } from "./lane_figures.js";
 import { HarnessLines } from "./lines.js";
 import { remember } from "./loaded.js";
 import { Messages } from "./messages.js";
-import { Failure, Tabs, useKeys } from "./parts.js";
+import { Failure, Id, Tabs, useKeys } from "./parts.js";
 import { useReader } from "./pieces.js";
 import { Samples } from "./samples.js";
-import { counted, duration, figure, state, visible } from "./text.js";
+import { counted, duration, figure, named, short, state, visible } from "./text.js";
 
 const EVERY = 3000;
 const NO_DRIFT = ["none", "unverified", "edited"];
@@ -71,8 +71,8 @@ export const RolloutHead = ({ uid, view, error, params, current }) => {
   useKeys({ n: () => go(after), p: () => go(before), c: () => { if (compare) goTo(compare); } });
   /** @type {[string, string][]} */
   const tabs = [["tokens", address(["rollout", uid], keep)], ["proof", address(["proof", uid], keep)]];
-  return html`<div><h1>${visible(view?.rollout_id ?? uid)}</h1>
-    <p class="soft"><code>${visible(uid)}</code>${view?.group != null && html`<span> in group ${CARRIED ? visible(view.group) : html`<a href=${address(["group", view.batch_id, view.group])}>${visible(view.group)}</a>`}</span>`}
+  return html`<div><h1>Rollout ${view ? named(view.index, view.rollout_id, view.uid) : visible(short(uid))}</h1>
+    <p class="soft"><${Id} id=${view?.uid ?? uid} />${view?.group != null && html`<span> in group ${CARRIED ? visible(view.group) : html`<a href=${address(["group", view.batch_id, view.group])}>${visible(view.group)}</a>`}</span>`}
       ${before && html`<span> · <a href=${address([kind, before], keep)}>previous <kbd>p</kbd></a></span>`}
       ${after && html`<span> · <a href=${address([kind, after], keep)}>next <kbd>n</kbd></a></span>`}
       ${compare && html`<span> · <a href=${compare}>compare with ${after ? "the next" : "the one before"} <kbd>c</kbd></a></span>`}

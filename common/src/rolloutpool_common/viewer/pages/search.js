@@ -48,6 +48,8 @@ const useSearch = (sought) => {
   if (last.key !== key) last = begun(key);
   /** @param {Partial<SearchState>} change */
   const change = (change) => {
+    // What comes late belongs to the search that has asked for it, and another one may have begun.
+    if (last.key !== key) return;
     last = { ...last, ...change };
     setRound((n) => n + 1);
   };

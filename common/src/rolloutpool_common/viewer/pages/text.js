@@ -62,6 +62,20 @@ const MARKS = { completed: "✓", failed: "✕", expired: "◷", cancelled: "⊘
 export const state = (name) => `${MARKS[name ?? ""] ?? "?"} ${visible(name)}`;
 
 /**
+ * An id as people tell it from others: the first signs of a batch, and the number of a rollout in it.
+ * @param {string} id
+ */
+export const short = (id) => id.replace(/^(b[0-9a-f]{7})[0-9a-f]{25}(?=$|-\d+$)/, "$1");
+
+/**
+ * The name of a rollout: its number in its batch, and what its caller calls it.
+ * @param {number | null | undefined} index
+ * @param {string | null | undefined} name
+ * @param {string | undefined} uid
+ */
+export const named = (index, name, uid) => `#${figure(index)}${name && name !== uid ? ` ${visible(name)}` : ""}`;
+
+/**
  * Any value of a column, in a cell.
  * @param {unknown} value
  */
