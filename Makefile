@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -127,6 +127,18 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 
 test-images: $(STAMP) ## Carry out the build stages of all images in folders, without an engine, and run a pool of them
 	ROLLOUTPOOL_UNPACK_IMAGES=1 $(BIN)/pytest tests/acceptance/test_images.py $(ARGS)
+
+DIST := build/dist
+dist: $(STAMP) ## Build wheels and sdists of all distributions in build/dist, check what an index would refuse, and run a pool of the wheels
+	rm -rf $(DIST)
+	$(BIN)/uv build --quiet --all-packages --no-build-isolation --python $(BIN)/python --out-dir $(DIST)
+	$(BIN)/python -m venv $(DIST)/tools
+	$(DIST)/tools/bin/pip install --quiet --disable-pip-version-check twine
+	$(DIST)/tools/bin/twine check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
+	$(BIN)/python -m venv --without-pip $(DIST)/pool
+	$(BIN)/uv pip install --quiet --python $(DIST)/pool/bin/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(DIST)/pool/bin/python --no-deps $(DIST)/*.whl
+	cd $(DIST) && pool/bin/rolloutpool --version && pool/bin/rolloutpool demo --rollouts 8
 
 images: $(STAMP) ## Build all images with buildah in build/images, and run a pool of them (Debian: buildah, mmdebstrap)
 	$(BIN)/python scripts/build_images.py

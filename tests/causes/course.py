@@ -73,6 +73,8 @@ class Course:
             page.get_by_role("link", name=batch.batch_id[:8]).click()
             found = self._look((page, pool), cause, batch.batch_id, before, begun)
             if self._pictures is not None and "viewer" in found:
+                if cause.manner is Manner.BUSY:
+                    take(pool, self._pictures, "viewer-pool", height=560)
                 self._picture(page, cause, batch, self._pictures)
         if cause.manner is Manner.DOWN:
             batch.cancel()

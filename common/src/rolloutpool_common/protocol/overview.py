@@ -16,8 +16,8 @@ class Trouble(Answer):
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["not_ready", "waits", "failed", "drift", "dead_letters", "warning"]
-    """The pool can run nothing; rollouts wait; all rollouts of batches failed; rollouts were split, because the trainer had
-    rendered their history in another way; rollouts were given up; a setting."""
+    """The pool can run nothing; rollouts wait; all rollouts of batches failed; rollouts were split, because the trainer
+    had rendered their history in another way; rollouts were given up; a setting."""
     title: str
     """What it is, in a few words."""
     detail: str = ""

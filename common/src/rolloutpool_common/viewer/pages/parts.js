@@ -61,7 +61,7 @@ export const Id = ({ id, href }) => {
   const whole = useRef(/** @type {HTMLElement | null} */ (null));
   const text = html`<code ref=${whole}>${visible(short(id))}</code>`;
   return html`<span class="id" title=${visible(id)}>${href ? html`<a href=${href}>${text}</a>` : text}<button
-    type="button" class="copy" aria-label="copy ${visible(id)}" onClick=${() => whole.current && copy(id, whole.current)}>⧉</button></span>`;
+    type="button" class="copy" aria-label="copy ${visible(id)}" onClick=${() => whole.current && copy(id, whole.current)}><svg viewBox="0 0 16 16" aria-hidden="true"><path d="M5.5 1.5h9v9h-9zM3.5 5.5h-2v9h9v-2" /></svg></button></span>`;
 };
 
 /**
