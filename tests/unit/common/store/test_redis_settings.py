@@ -12,11 +12,13 @@ from rolloutpool_common.store.redis_settings import find_warnings
 SAFE: dict[str, dict[str, Any]] = {
     "persistence": {"aof_enabled": 1},
     "memory": {"maxmemory": 10**9, "maxmemory_policy": "noeviction"},
+    "clients": {"connected_clients": 800, "maxclients": 1000},
+    "config": {"appendfsync": "always"},
 }
 
 
 class Informant:
-    """Answers INFO with the given sections, or raises the given error."""
+    """Answers INFO and CONFIG GET with the given sections, or raises the given error."""
 
     def __init__(self, sections: dict[str, Any] | Exception) -> None:
         self._sections = sections
@@ -24,7 +26,11 @@ class Informant:
     async def info(self, section: str) -> Any:
         if isinstance(self._sections, Exception):
             raise self._sections
-        return self._sections[section]
+        return self._sections.get(section, {})
+
+    async def config_get(self, name: str) -> Any:
+        found = await self.info("config")
+        return {name: found[name]} if name in found else {}
 
 
 async def test_a_safe_redis_has_no_warnings() -> None:
@@ -35,6 +41,8 @@ async def test_a_safe_redis_has_no_warnings() -> None:
     ("section", "field", "value", "says"),
     [
         ("persistence", "aof_enabled", 0, "appendonly yes"),
+        ("config", "appendfsync", "everysec", "appendfsync everysec"),
+        ("clients", "connected_clients", 801, "801 of 1,000 connections"),
         ("memory", "maxmemory", 0, "maxmemory 0"),
         ("memory", "maxmemory_policy", "volatile-ttl", "maxmemory-policy volatile-ttl"),
     ],
