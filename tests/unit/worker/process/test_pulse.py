@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 
+import pytest
+
 from rolloutpool_worker.process.pulse import Pulse
 
 
@@ -42,3 +44,24 @@ async def test_an_answer_that_a_thread_hears_reaches_the_loop() -> None:
     async with asyncio.timeout(10):
         heard = await pulse.answers.get()
     assert (heard.known, heard.condemned, heard.epoch, heard.stop, heard.notes["notes"]) == (True, True, 4, ["t"], 2)
+
+
+async def test_the_end_waits_for_a_beat_that_is_on_its_way_and_no_other_follows() -> None:
+    pulse = Pulse("w", time.monotonic)
+    pulse.turn(running=0, tokenizers={})
+    assert pulse.beat() is not None
+    ending = asyncio.create_task(pulse.end())
+    await asyncio.sleep(0.05)
+    assert not ending.done()
+    assert pulse.beat() is None
+    async with asyncio.timeout(10):
+        await ending
+
+
+async def test_the_end_waits_no_longer_than_a_beat_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolloutpool_worker.process.pulse.ANSWER_SECONDS", 0.05)
+    pulse = Pulse("w", time.monotonic)
+    pulse.turn(running=0, tokenizers={})
+    assert pulse.beat() is not None
+    async with asyncio.timeout(10):
+        await pulse.end()

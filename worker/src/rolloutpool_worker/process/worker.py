@@ -217,6 +217,7 @@ class WorkerProcess:
         # The beat ends before the worker leaves: a later one would find it unknown, and announce it again.
         for task in (self._beats, self._publishing, *self._working.values(), self._isolating, self._writing):
             await task.stop()
+        await self.pulse.end()
         await self._reporter.stop()
         with suppress(StoreError):
             # A worker that still holds claims stays listed: the reconciler then declares it dead and requeues them.

@@ -1,0 +1,118 @@
+"""The committed token cases, answered by the pool's renderer and by the packages that peers use for the same purpose.
+
+    make bench-tokens-peers
+
+Each case has what was asked, what was sampled, and what is new; wanted are the ids that stand between the sampled ones
+and the next turn, which were written by hand for each template. An answer is exact, or another one, or none.
+
+- *ours* is the delta of the pool's renderer, as a worker uses it.
+- *TITO* is `miles-tito-tokenizers` (`merge_tokens`), by its class for ChatML of Qwen, or its general one for Llama.
+- *renderers* is the package of that name (`bridge_to_next_turn`), by its renderer for the family. Where it answers with
+  nothing, its caller renders the history again; that counts as none here.
+
+Runs with the packages in an environment of its own. Neither package knows Qwen 2.5 by name; both get their class for
+Qwen 3, whose tool turns are printed alike.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Row, emit, parser
+from miles_tito_tokenizers import get_tito_tokenizer
+from miles_tito_tokenizers.tokenizer import Qwen3TITOTokenizer
+from renderers import Llama3RendererConfig, Qwen3RendererConfig, create_renderer
+from transformers import AutoTokenizer
+
+from rolloutpool_common.rendering import load_tokenizer
+from rolloutpool_common.rendering.checks.conformance import case_faults, tokenizer_name
+
+Case = dict[str, Any]
+ROOT = Path(__file__).parents[1]
+CASES = ROOT / "tests" / "golden" / "masks.json"
+TOKENIZERS = ROOT / "build" / "tokenizers"
+NONE = "none"
+
+
+@lru_cache
+def _transformers(name: str) -> Any:
+    return AutoTokenizer.from_pretrained(TOKENIZERS / name)
+
+
+def ours(case: Case) -> str:
+    """The runner of the golden tests says what is wrong; what is wanted may be a refusal."""
+    faults = case_faults(case, load_tokenizer(str(TOKENIZERS / tokenizer_name(case))))
+    if faults:
+        return "other"
+    return "exact" if case.get("expected_delta_ids") is not None and "expected" not in case else NONE
+
+
+def tito(case: Case) -> str:
+    """Joins what it computes for the new messages to what was asked and sampled."""
+    tokenizer = _transformers(tokenizer_name(case))
+    roles = ["tool", "user", "system"]
+    kwargs = dict(case["template_kwargs"])
+    if "llama" in tokenizer_name(case):
+        known: Any = get_tito_tokenizer(tokenizer, "default", kwargs, allowed_append_roles=roles)
+    else:
+        known = Qwen3TITOTokenizer(tokenizer, kwargs, allowed_append_roles=roles)
+    before = [*case["initial_messages"], case["assistant_message_as_parsed"]]
+    held = [*case["prompt_ids"], *case["sampled_ids"][0]]
+    return _judged(case, known.merge_tokens(before, [*before, *case["appended_messages"]], held, case["tools"]))
+
+
+def renderers(case: Case) -> str:
+    """Extends what was asked and sampled, or says that it can't."""
+    config = Llama3RendererConfig() if "llama" in tokenizer_name(case) else Qwen3RendererConfig()
+    known = create_renderer(
+        _transformers(tokenizer_name(case)), config, chat_template_kwargs=case["template_kwargs"] or None
+    )
+    found: Any = known.bridge_to_next_turn(
+        case["prompt_ids"], case["sampled_ids"][0], case["appended_messages"], tools=case["tools"]
+    )
+    return NONE if found is None else _judged(case, list(getattr(found, "token_ids", found)))
+
+
+def _judged(case: Case, ids: list[int]) -> str:
+    if case.get("expected_delta_ids") is None:
+        return "other"
+    wanted = [*case["prompt_ids"], *case["sampled_ids"][0], *case["expected_delta_ids"]]
+    return "exact" if ids == wanted else "other"
+
+
+def measure() -> list[Row]:
+    """Returns a row per package."""
+    cases: list[Case] = json.loads(CASES.read_text(encoding="utf-8"))["cases"]
+    rows: list[Row] = []
+    answerers: dict[str, Callable[[Case], str]] = {"rolloutpool": ours, "TITO": tito, "renderers": renderers}
+    for name, answer in answerers.items():
+        counts: Counter[str] = Counter()
+        for case in cases:
+            try:
+                counts[answer(case)] += 1
+            # Whatever it raises, it gives no ids.
+            except Exception as error:
+                print(f"{name}, {case['name']}: {type(error).__name__}: {str(error)[:100]}")
+                counts[NONE] += 1
+        rows.append({"package": name, "exact": counts["exact"], "none": counts[NONE], "other ids": counts["other"]})
+    return rows
+
+
+def main() -> None:
+    """Prints a table."""
+    chosen = parser("token_cases", __doc__).parse_args()
+    emit(
+        "token_cases",
+        measure(),
+        chosen,
+        title="The committed token cases",
+        measures="Cases of tests/golden by what a package answers: the wanted ids, none, or other ones.",
+        leaves_out="How fast.",
+    )
+
+
+if __name__ == "__main__":
+    main()
