@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -360,6 +360,15 @@ bench-pair: $(STAMP) ## Compare what a rollout costs its worker with a commit, i
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
+
+TOKENS_PEERS := build/tokens-peers
+bench-token-cases: $(STAMP) $(TOKENIZERS) ## Answer the token cases with the pool's renderer, TITO and renderers, in a venv below build/
+	$(PYTHON) -m venv $(TOKENS_PEERS)
+	$(TOKENS_PEERS)/bin/pip install --quiet --disable-pip-version-check 'miles-tito-tokenizers>=0.1.1,<0.2' 'renderers>=0.1.12,<0.2'
+	ours="$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  theirs="$$($(TOKENS_PEERS)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  echo "import site; site.addsitedir('$$ours')" > "$$theirs/ours.pth"
+	HF_HUB_OFFLINE=1 $(TOKENS_PEERS)/bin/python -m benchmarks.token_cases $(ARGS)
 
 bench-peers: $(TOKENIZERS) ## Compare with what users would pick instead, each in a venv below build/peers (QUICK=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(ARGS)

@@ -128,8 +128,9 @@ def test_ports_are_those_of_the_settings() -> None:
 
 
 def test_figures_of_the_readme_are_what_the_command_counts() -> None:
-    counted = [str(number) for number in count()]
-    assert counted in rows(section(README, "## Why the mask is the point"))
+    rendered, _, ids = count()
+    row = [f"difference of lengths, {rendered} cases", str(ids), "", str(rendered - ids)]
+    assert row in rows(section(README, "## Why the mask is the point"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
