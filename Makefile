@@ -121,7 +121,7 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	  [ -z "$$server" ] && { echo "no redis-server on PATH (Debian: apt-get install redis-server)"; continue; }; \
 	  case "$$server" in /*) ;; *) chmod +x "$$server"; server="$$PWD/$$server";; esac; \
 	  "$$server" --version; \
-	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n $(PROCESSES) tests/integration/store tests/property/test_store_machine.py $(ARGS) || failed=1; \
+	  ROLLOUTPOOL_TEST_SERVER="$$server" $(BIN)/pytest -n $(PROCESSES) tests/integration/store tests/property/test_store_machine.py tests/acceptance/test_backup.py tests/acceptance/test_redis_account.py $(ARGS) || failed=1; \
 	done; \
 	exit $$failed
 
