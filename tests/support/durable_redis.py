@@ -44,6 +44,8 @@ class DurableRedis:
             "--appendonly": "yes" if appendonly else "no",
             # With `everysec` a write may wait for the disk, and the mark would lie before it.
             "--appendfsync": "no",
+            # From release 7 on a copy over the network is begun five seconds late, for replicas that may come too.
+            "--repl-diskless-sync-delay": "0",
         }
         command = [SERVER, *(part for option in options.items() for part in option)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
