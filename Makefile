@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -127,6 +127,9 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 
 test-machines: $(STAMP) ## Run a pool on five machines, as network namespaces: losses, hosts that are cut off, and one that dies (root, iproute2, nftables)
 	$(BIN)/pytest tests/machines $(ARGS)
+
+test-proxy: $(STAMP) ## Run a pool behind nginx with the configuration of deploy/nginx (Debian: nginx)
+	$(BIN)/pytest tests/proxies $(ARGS)
 
 scale-in: $(STAMP) ## Stop workers at any moment of their life, with the notice of a spot machine (TIMES=100, NOTICE=30)
 	$(BIN)/python -m tests.chaos.stops --times $(or $(TIMES),100) --notice $(or $(NOTICE),30) $(ARGS)
