@@ -342,8 +342,8 @@ histories: $(STAMP) ## Play histories of a whole pool in one process, in virtual
 release-tiers: $(STAMP) ## Run every heavy tier of a release (NAMES="viewer engines" for some), and write docs/releases
 	$(BIN)/python scripts/release_tiers.py $(NAMES) --write docs/releases/$$($(BIN)/python scripts/release_tiers.py --version).md
 
-soak: $(STAMP) ## Work steadily beside CPU hogs and pauses, and see whether memory, descriptors and keys grow (SECONDS=3600, LOAD=8)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos.soak --seconds $(or $(SECONDS),3600) --load $(or $(LOAD),8) \
+soak: $(STAMP) ## Work steadily beside CPU hogs and pauses, and see whether memory, descriptors and keys grow (HOURS=1, LOAD=8, ARGS=--come-and-go: add, drain and kill workers too)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos.soak --hours $(or $(HOURS),1) --load $(or $(LOAD),8) \
 	  --seed $(or $(SEED),1) $(ARGS)
 
 bench: $(STAMP) ## Measure everything, next to the founding pattern and the ideal; JSON in build/bench (QUICK=1: a few minutes)

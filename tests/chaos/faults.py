@@ -92,6 +92,11 @@ class Faults:
         }
         await self._rng.choices(list(faults), list(faults.values()))[0]()
 
+    async def come_and_go(self) -> None:
+        """What an autoscaler and spot machines do to workers: more, fewer, drained, or gone."""
+        kinds = {self._scale_out: 4, self._scale_in: 3, self._drain: 3, self._kill_some_worker: 3}
+        await self._rng.choices(list(kinds), list(kinds.values()))[0]()
+
     async def end(self) -> None:
         """Waits for what lasts, and heals all."""
         await asyncio.gather(*self._lasting)

@@ -1,9 +1,10 @@
-"""`python -m tests.chaos.soak --seconds 3600 --load 8 [--folder DIR]`: steady work, for an hour, on a hard machine.
+"""`python -m tests.chaos.soak --hours 1 --load 8 [--come-and-go] [--folder DIR]`: steady work on a hard machine.
 
 CPU hogs run beside it, workers hold Python's lock for 10 s or are stopped for 20 s, and Redis is paused or stopped for
-30 s. No process is ended. Then the work ends, all batches are deleted when their short retention is over, and Redis
-must hold what it held before. Exit code 1 if a living worker was declared dead, a promise was broken, or what the
-processes use grew.
+30 s. No process is ended, unless workers are to come and go: then hosts are added and taken away, and workers are
+drained and killed; what lives through it all is judged as before. Then the work ends, all batches are deleted when
+their short retention is over, and Redis must hold what it held before. Exit code 1 if a living worker was declared
+dead, a promise was broken, or what the processes use grew.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import asyncio
 import random
 import sys
 import tempfile
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +21,7 @@ import orjson
 from tests.chaos.campaign import start
 from tests.chaos.cast import Cast
 from tests.chaos.consumer import Consumer
+from tests.chaos.faults import Faults
 from tests.chaos.hogs import Hogs
 from tests.chaos.items import STEADY_SHARES, draw_items
 from tests.chaos.long_faults import LongFaults
@@ -52,7 +55,7 @@ STANDING = (
 """What Redis holds once, for each worker or for each endpoint; the rest of what it holds belongs to work."""
 
 
-async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
+async def soak(folder: Path, *, seconds: float, load: int, seed: int, come_and_go: bool = False) -> None:
     """Runs it, leaving its notes in the folder."""
     rng = random.Random(seed)
     record = Record(folder / "campaign.jsonl")
@@ -67,8 +70,9 @@ async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
             before = await _keys(cast)
             await hogs.start()
             sampler.start()
-            record.write("begin", load=load)
-            await _work(cast, consumer, record, rng, f"{receiver.url}/results", seconds)
+            record.write("begin", load=load, come_and_go=come_and_go)
+            hurting = _hurt(cast, record, rng, seconds, come_and_go=come_and_go)
+            await _work(cast, consumer, rng, f"{receiver.url}/results", seconds, hurting)
             await sampler.stop()
             record.write("end", open=consumer.open, unpushed=len(consumer.unpushed))
             await cast.note_totals()
@@ -87,21 +91,31 @@ async def soak(folder: Path, *, seconds: float, load: int, seed: int) -> None:
             await consumer.close()
 
 
+async def _hurt(cast: Cast, record: Record, rng: random.Random, seconds: float, *, come_and_go: bool) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    lasting, faults = LongFaults(cast, record, rng), Faults(cast, record, rng, [])
+    while loop.time() < end:
+        await asyncio.sleep(rng.uniform(*GAP))
+        if come_and_go:
+            await faults.come_and_go()
+        lasting.begin(steady=True)
+        await lasting.end()
+    await faults.end()
+
+
 async def _work(
-    cast: Cast, consumer: Consumer, record: Record, rng: random.Random, push_to: str, seconds: float
+    cast: Cast,
+    consumer: Consumer,
+    rng: random.Random,
+    push_to: str,
+    seconds: float,
+    hurt: Coroutine[None, None, None],
 ) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    faults = LongFaults(cast, record, rng)
     reading: set[asyncio.Task[None]] = set()
-
-    async def hurt() -> None:
-        while loop.time() < end:
-            await asyncio.sleep(rng.uniform(*GAP))
-            faults.begin(steady=True)
-            await faults.end()
-
-    hurting = asyncio.create_task(hurt())
+    hurting = asyncio.create_task(hurt)
     number = 0
     while loop.time() < end:
         for task in [task for task in reading if task.done()]:
@@ -130,7 +144,8 @@ async def _keys(cast: Cast) -> set[str]:
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak")
-    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--hours", type=float, default=1)
+    parser.add_argument("--come-and-go", action="store_true", help="add, take away, drain and kill workers")
     parser.add_argument("--load", type=int, default=8, help="busy loops beside it")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where logs and soak.json stay")
@@ -139,7 +154,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rolloutpool-soak-") as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        asyncio.run(soak(folder, seconds=arguments.seconds, load=arguments.load, seed=arguments.seed))
+        running = soak(
+            folder,
+            seconds=arguments.hours * 3600,
+            load=arguments.load,
+            seed=arguments.seed,
+            come_and_go=arguments.come_and_go,
+        )
+        asyncio.run(running)
         verdict, steadiness = judge(folder), judge_steadiness(entries(folder / "campaign.jsonl"))
         document = {"verdict": verdict.document(), "steadiness": asdict(steadiness)}
         (folder / "soak.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))

@@ -2,13 +2,15 @@
 
 A series is **steady** if the median of its last third is at most a tenth, or the allowance of its measure, above the
 median of its first third. The first sixth of the samples is left out: caches, pools and heaps fill then. Growth that
-hides below this rule is for the slope to show, which is printed for an hour.
+hides below this rule is for the slope to show, which is printed for an hour with its 95 % interval.
+
+Where workers come and go, only those processes are judged that lived long enough to say something.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import linear_regression, median
+from statistics import fmean, linear_regression, median
 from typing import Any
 
 __all__ = ["Series", "Steadiness", "judge_steadiness", "show_steadiness"]
@@ -32,6 +34,8 @@ class Series:
     last: float
     per_hour: float
     """Slope."""
+    interval: float
+    """Half the width of the slope's 95 % interval, as if samples were independent."""
 
     @property
     def steady(self) -> bool:
@@ -68,10 +72,11 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
     faults: defaultdict[str, int] = defaultdict(int)
     isolated = set()
     begin = end = None
+    comings = False
     for entry in record:
         match entry["event"]:
             case "begin":
-                begin = entry["at"]
+                begin, comings = entry["at"], entry.get("come_and_go", False)
             case "end":
                 end = entry["at"]
             case "sample" if begin is not None and end is None:
@@ -91,6 +96,8 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
             series.append(one)
         else:
             short.add(of)
+    if comings:
+        short, ended = set(), []
     seconds = (end or 0.0) - (begin or 0.0)
     return Steadiness(series, sorted(short), ended, left, dict(sorted(faults.items())), seconds)
 
@@ -99,7 +106,7 @@ def show_steadiness(verdict: Steadiness) -> str:
     """As Markdown tables."""
     lines = ["| of | | first third | last third | per hour | steady |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {one.of} | {one.measure} | {one.first:.1f} | {one.last:.1f} | {one.per_hour:+.1f} | "
+        f"| {one.of} | {one.measure} | {one.first:.1f} | {one.last:.1f} | {one.per_hour:+.1f} ± {one.interval:.1f} | "
         f"{'yes' if one.steady else '**no**'} |"
         for one in verdict.series
     ]
@@ -117,10 +124,15 @@ def _series(of: str, measure: str, values: Sequence[tuple[float, float]]) -> Ser
         return None
     third = len(warm) // 3
     times, heights = zip(*warm, strict=True)
+    slope, start = linear_regression(times, heights)
+    middle = fmean(times)
+    left = sum((height - start - slope * at) ** 2 for at, height in warm)
+    error = (left / (len(warm) - 2) / sum((at - middle) ** 2 for at in times)) ** 0.5
     return Series(
         of,
         measure,
         first=median(heights[:third]),
         last=median(heights[-third:]),
-        per_hour=linear_regression(times, heights).slope * 3600,
+        per_hour=slope * 3600,
+        interval=1.96 * error * 3600,
     )
