@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -363,6 +363,9 @@ bench-pair: $(STAMP) ## Compare what a rollout costs its worker with a commit, i
 
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
+
+bench-kills: $(STAMP) ## Give a pool and verifiers' env server the same kill, and count what comes back (QUICK=1)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.peers.kills $(if $(QUICK),--quick) $(ARGS)
 
 TOKENS_PEERS := build/tokens-peers
 bench-token-cases: $(STAMP) $(TOKENIZERS) ## Answer the token cases with the pool's renderer, TITO and renderers, in a venv below build/
