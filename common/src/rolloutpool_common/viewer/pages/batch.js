@@ -67,7 +67,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
  * @param {{ entry: WaitingEntry }} props
  */
 export const Waiting = ({ entry }) =>
-  html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${visible(entry.endpoint)}:
+  html`<p class="alert mild"><strong>${entry.waits_for === "paused" ? "Paused" : html`Waits for ${visible(entry.waits_for)}`}</strong> ${entry.endpoint && entry.message.startsWith(entry.endpoint) ? "" : `${visible(entry.endpoint)}:`}
     ${entry.status ? ` ${entry.status}` : ""} ${visible(entry.message)}; ${entry.tries ? `tried ${counted(entry.tries, "time")}, ` : ""}${counted(entry.rollouts, "rollout")}</p>`;
 
 /**
