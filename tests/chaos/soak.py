@@ -49,8 +49,9 @@ END_SECONDS = 300.0
 EMPTY_SECONDS = RETENTION_SECONDS + 60.0
 STANDING = (
     *("rp:finished", "rp:totals", "rp:epoch", "rp:leader", "rp:schema", "rp:open", "rp:workers", "rp:worker:"),
-    # What was learned of an endpoint is for its next rollouts too; it expires (`store/trainers.py`).
-    "rp:trainer:",
+    # What was learned of an endpoint, a process or a run is for the next rollouts too, and expires or has a bound
+    # (`store/trainers.py`, `measures.py`, `usage.py`, `condemn.lua`).
+    *("rp:trainer:", "rp:endpoints", "rp:measures:", "rp:process:", "rp:reserve:", "rp:condemned"),
 )
 """What Redis holds once, for each worker or for each endpoint; the rest of what it holds belongs to work."""
 
