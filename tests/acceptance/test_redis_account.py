@@ -53,6 +53,6 @@ def test_a_pool_needs_no_more_of_redis_than_the_page_lists(tokenizer: ChatTokeni
             batch.purge()
         refused = raw.execute_command("ACL", "LOG")
         raw.execute_command("ACL", "SETUSER", "default", "allkeys", "allchannels", "+@all")
-    assert [(entry['context'], entry['object'], entry['count'], entry['reason']) for entry in refused] == []
+    assert [(entry["context"], entry["object"], entry["count"], entry["reason"]) for entry in refused] == []
     assert_exact(app, results)
     assert len(results) == ROLLOUTS
