@@ -32,6 +32,7 @@ pytestmark = [
         reason="namespaces need root, iproute2 and nftables: make test-machines",
     ),
     pytest.mark.timeout(300),
+    pytest.mark.slow,
 ]
 COMMAND = Path(sys.executable).with_name("rolloutpool")
 ROLLOUTS = 240

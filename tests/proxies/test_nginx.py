@@ -27,7 +27,10 @@ from rolloutpool_trainer.testing import ScriptedPolicy
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx" / "rolloutpool.conf"
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx (Debian: apt-get install nginx): make test-proxy")
+pytestmark = [
+    pytest.mark.skipif(NGINX is None, reason="no nginx (Debian: apt-get install nginx): make test-proxy"),
+    pytest.mark.slow,
+]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_trainer.cli import options
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ def _batches(client: "RolloutClient", owner: str) -> "list[BatchSummary]":
 
 def _purge(client: "RolloutClient", found: "list[BatchSummary]", until: float) -> list[str]:
     """Cancels what runs, purges what has ended, and returns the batches that have not ended in time."""
+    from rolloutpool_common.protocol.batch import BatchState
     from rolloutpool_trainer.errors import NotFound
 
     for summary in found:
