@@ -51,7 +51,7 @@ STANDING = (
     *("rp:finished", "rp:totals", "rp:epoch", "rp:leader", "rp:schema", "rp:open", "rp:workers", "rp:worker:"),
     # What was learned of an endpoint, a process or a run is for the next rollouts too, and expires or has a bound
     # (`store/trainers.py`, `measures.py`, `usage.py`, `condemn.lua`).
-    *("rp:trainer:", "rp:endpoints", "rp:measures:", "rp:process:", "rp:reserve:", "rp:condemned"),
+    *("rp:trainer:", "rp:endpoints", "rp:measures:", "rp:process:", "rp:condemned"),
 )
 """What Redis holds once, for each worker or for each endpoint; the rest of what it holds belongs to work."""
 
@@ -139,7 +139,11 @@ async def _keys(cast: Cast) -> set[str]:
     """What Redis holds because of work."""
     async with cast.client() as client:
         found = {raw.decode() async for raw in client.scan_iter(count=1000)}
-    return {key for key in found if not key.startswith(STANDING)}
+        # What a run's rollouts need is kept for its next ones; nothing may stay reserved.
+        learnt = {
+            key for key in found if key.startswith("rp:reserve:") and not int(await client.hget(key, "open") or 0)
+        }
+    return {key for key in found - learnt if not key.startswith(STANDING)}
 
 
 def main() -> int:

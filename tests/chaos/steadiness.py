@@ -4,7 +4,7 @@ A series is **steady** if the median of its last third is at most a tenth, or th
 median of its first third. The first sixth of the samples is left out: caches, pools and heaps fill then. Growth that
 hides below this rule is for the slope to show, which is printed for an hour with its 95 % interval.
 
-Where workers come and go, only those processes are judged that lived long enough to say something.
+Where workers come and go, a worker may end that a fault has touched, and workers may be seen too seldom to be judged.
 """
 
 from collections import defaultdict
@@ -19,6 +19,8 @@ WARM_UP = 1 / 6
 SHARE = 0.10
 ALLOWANCE = {"memory, MB": 16.0, "descriptors": 16.0, "threads": 4.0, "clients": 50.0, "keys": 300.0}
 """Of each measure: what comes and goes with the work."""
+ELASTIC = "elastic"
+"""The names of hosts that come and go begin so."""
 FEWEST = 9
 """Samples without which nothing can be said."""
 
@@ -73,6 +75,7 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
     isolated = set()
     begin = end = None
     comings = False
+    touched: set[int] = set()
     for entry in record:
         match entry["event"]:
             case "begin":
@@ -84,10 +87,16 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
                     samples[entry["of"], measure].append((entry["clock"], value))
             case "member" if entry["isolated"]:
                 isolated.add(entry["worker"])
-            case "gone" if begin is not None and end is None and entry["worker"] not in isolated:
+            case "gone" if (
+                begin is not None
+                and end is None
+                and entry["worker"] not in isolated
+                and not _expected(entry, touched, comings=comings)
+            ):
                 ended.append(f"{entry['worker']} of {entry['host']}")
             case "fault":
                 faults[entry["kind"]] += 1
+                touched |= set(entry.get("pids", ())) if comings else set()
             case "left":
                 left += entry["keys"]
     series, short = [], set()
@@ -97,9 +106,14 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
         else:
             short.add(of)
     if comings:
-        short, ended = set(), []
+        short = {of for of in short if "/worker" not in of and not of.startswith(ELASTIC)}
     seconds = (end or 0.0) - (begin or 0.0)
     return Steadiness(series, sorted(short), ended, left, dict(sorted(faults.items())), seconds)
+
+
+def _expected(gone: dict[str, Any], touched: set[int], *, comings: bool) -> bool:
+    """Whether a fault has ended a worker: one that was killed or drained, or whose host was taken away."""
+    return gone["pid"] in touched or (comings and gone["host"].startswith(ELASTIC))
 
 
 def show_steadiness(verdict: Steadiness) -> str:

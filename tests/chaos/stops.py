@@ -68,17 +68,19 @@ def stop_one(env: dict[str, str], folder: Path, number: int, after: float, notic
             process_group=0,
         )
         time.sleep(after)
-        members = family(parent.pid)
+        members = set(family(parent.pid))
         parent.terminate()
+        # A worker may be forked in just this moment.
+        members |= set(family(parent.pid))
         try:
             code = parent.wait(notice)
         except subprocess.TimeoutExpired:
-            for pid in (parent.pid, *members[1:]):
+            for pid in {parent.pid, *members}:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             code = 1000
         time.sleep(0.2)
-        left = [pid for pid in members[1:] if _lives(pid)]
+        left = [pid for pid in members - {parent.pid} if _lives(pid)]
     text = log.read_text(errors="replace")
     return Stop(
         after, code, len(left), [line for line in text.splitlines() if "Traceback" in line or "exception" in line]
@@ -121,7 +123,7 @@ def main() -> int:
         ThreadPoolExecutor(AT_ONCE) as threads,
     ):
         env = {"ROLLOUTPOOL_REDIS_URL": pool.redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(pool.secrets_file)}
-        env["ROLLOUTPOOL_DRAIN_SECONDS"] = str(min(arguments.notice - SPARE, 30.0))
+        env["ROLLOUTPOOL_DRAIN_SECONDS"] = str(min(max(arguments.notice - SPARE, 0.0), 30.0))
         stops = []
         for number, after in enumerate(delays):
             if number % FED_EVERY == 0:
