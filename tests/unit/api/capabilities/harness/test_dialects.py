@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rolloutpool_api.capabilities.harness.dialects.base import AgentReply, CallRefused, Dialect
@@ -120,8 +120,10 @@ def written(name: str, reply: AgentReply, body: Mapping[str, Any], *, streamed: 
 
 
 def asked(name: str, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """A program's request."""
-    return {"tools": TOOLS[name], "input" if name == "responses" else "messages": history}
+    """A program's request, as a door reads its body: integers beyond 64 bits are floats then."""
+    request = {"tools": TOOLS[name], "input" if name == "responses" else "messages": history}
+    read: dict[str, Any] = orjson.loads(json.dumps(request))
+    return read
 
 
 def results(name: str, message: Message, n: int) -> list[dict[str, Any]]:
@@ -137,7 +139,12 @@ def results(name: str, message: Message, n: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": blocks}]
 
 
+SAID: Message = {"role": "assistant", "content": None, "tool_calls": None, "tool_call_id": None}
+BIG = {"id": "own0", "type": "function", "function": {"name": "shell", "arguments": '{"":19000000000000000000}'}}
+
+
 @ALL
+@example(turns=[{**SAID, "tool_calls": [BIG]}, SAID], streamed=False, javascript=True, interleaved=False)
 @given(
     turns=st.lists(policy_messages(), min_size=1, max_size=4),
     streamed=st.booleans(),
