@@ -1,7 +1,7 @@
-"""`python -m tests.chaos --rollouts 5000 --kills 100 --load 8 --seed 1 [--clocks] [--folder DIR]` runs a campaign.
+"""`python -m tests.chaos --rollouts 5000 --kills 100 --load 8 --seed 1 [--clocks] [--machines]` runs a campaign.
 
 It prints a table. Exit code 1 when anything was lost, delivered twice, sampled twice or wrong, or a living worker was
-declared dead. With a folder, its logs stay there, with `verdict.json`; `--judge` judges such logs once more. With
+declared dead. With `--folder`, its logs stay there, with `verdict.json`; `--judge` judges them once more. With
 `--replay`, each completed rollout is run again from its result, and must come out alike.
 """
 
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--load", type=int, default=0, help="busy loops beside it")
     parser.add_argument("--in-flight", type=int, default=200, help="rollouts that are open at once")
+    parser.add_argument("--machines", action="store_true", help="Redis, APIs and hosts on machines of their own")
     parser.add_argument("--clocks", action="store_true", help="clocks jump too, which needs libfaketime")
     parser.add_argument("--folder", type=Path, help="a new one, where logs and verdict.json stay")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="run nothing, judge the logs of an earlier campaign")
@@ -47,6 +48,7 @@ def main() -> int:
         load=arguments.load,
         in_flight=arguments.in_flight,
         clocks=arguments.clocks,
+        machines=arguments.machines,
     )
     with tempfile.TemporaryDirectory(prefix="rolloutpool-chaos-") as temporary:
         folder = arguments.folder or Path(temporary)

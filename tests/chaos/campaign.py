@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.cast import Cast
+from tests.chaos.cast import Cast, machine_names
 from tests.chaos.clocks import find_library
 from tests.chaos.consumer import Consumer
 from tests.chaos.faults import Faults
@@ -20,6 +20,7 @@ from tests.chaos.items import SHARES, draw_items
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
+from tests.machines.network import network
 from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
@@ -31,6 +32,8 @@ SLACK = 0.05
 """Share of all kills that may be missing."""
 START_SECONDS = 120.0
 PUSH_SECONDS = 120.0
+LOSS = 1
+"""Percent of the packets that come to a machine."""
 END_SECONDS = 600.0
 """How long the pool may take, once nothing is wrong any more, to end all that it accepted."""
 
@@ -47,6 +50,8 @@ class Campaign:
     """Busy loops beside it."""
     long_faults: bool = True
     """Whether there are faults that last for 10 to 72 s."""
+    machines: bool = False
+    """Whether Redis, APIs and hosts are on machines of their own, between which packets are lost."""
     clocks: bool = False
     """Whether clocks jump, where the library for it is installed. It makes each look at the clock slower."""
     hosts: Sequence[int] = (2, 2, 1)
@@ -85,18 +90,24 @@ async def run(campaign: Campaign, folder: Path) -> None:
     clocks = campaign.clocks and find_library() is not None
     if campaign.clocks and not clocks:
         record.write("skipped", why="clock jumps: libfaketime is not installed (Debian: apt-get install faketime)")
-    cast = Cast(
-        folder,
-        record,
-        hosts=campaign.hosts,
-        latency=campaign.latency,
-        failpoints=campaign.failpoints(),
-        clocks=clocks,
-    )
-    hogs = Hogs(campaign.load)
-    consumer = Consumer(cast.api_urls, Record(folder / "client.jsonl"), rng)
     with ExitStack() as stack:
-        receiver = stack.enter_context(serve_callback(consumer.receiver, [0]))
+        machines = {}
+        if campaign.machines:
+            machines = stack.enter_context(network(folder, *machine_names(len(campaign.hosts))))
+            for machine in machines.values():
+                machine.lose(LOSS)
+        cast = Cast(
+            folder,
+            record,
+            hosts=campaign.hosts,
+            latency=campaign.latency,
+            failpoints=campaign.failpoints(),
+            clocks=clocks,
+            machines=machines,
+        )
+        hogs = Hogs(campaign.load)
+        consumer = Consumer(cast.api_urls, Record(folder / "client.jsonl"), rng, cast.key)
+        receiver = stack.enter_context(serve_callback(consumer.receiver, [0], cast.here))
         try:
             await start(cast, consumer)
             await hogs.start()

@@ -7,6 +7,9 @@ each API process and each host reaches Redis by a link of its own, and the worke
 `rolloutpool worker --processes N`: a parent with N workers. Further hosts come and go (`scale_out`, `scale_in`). They
 have neither graders nor environments, so only a part of the work may go to them. One of them is of an earlier release,
 where the clone has its commit.
+
+With machines (`network.py`), Redis, each API and each host of workers are on one of their own. The links, the trainers
+and the environments stay on this one, so what goes over a link crosses the network twice.
 """
 
 import asyncio
@@ -25,17 +28,19 @@ from tests.chaos.census import Census, Member
 from tests.chaos.clocks import Clock
 from tests.chaos.environments import write_file
 from tests.chaos.hosts import Host
-from tests.chaos.link import Link
+from tests.chaos.link import LOOPBACK, Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
+from tests.machines.network import HERE, Machine
 from tests.support.other_builds import CommitMissing, lay_out, listed_builds, python_path
 from tests.support.waiting import until
 
 from rolloutpool_common.process.failpoints import VARIABLE
+from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Cast"]
+__all__ = ["Cast", "host_names", "machine_names"]
 
 ROOT = Path(__file__).parents[2]
 APIS, TRAINERS = 2, 2
@@ -48,6 +53,20 @@ CLOSE_LOOKS = 30
 """Twice a second: a close may take ten."""
 
 Failpoints = dict[str, float]
+
+
+def host_names(count: int) -> list[str]:
+    """The hosts of a cast with so many that stay."""
+    return [*_numbered("host", count), *_numbered("elastic", ELASTIC)]
+
+
+def machine_names(hosts: int) -> list[str]:
+    """The machines of a cast with so many hosts that stay."""
+    return ["redis", *_numbered("api", APIS), *host_names(hosts)]
+
+
+def _numbered(kind: str, count: int) -> list[str]:
+    return [f"{kind}-{n}" for n in range(count)]
 
 
 def _lay_out_build(folder: Path, record: Record) -> Path | None:
@@ -73,6 +92,7 @@ class Cast:
         failpoints: Failpoints,
         env: Mapping[str, str] | None = None,
         clocks: bool = False,
+        machines: Mapping[str, Machine] | None = None,
     ) -> None:
         """Nothing runs yet.
 
@@ -84,8 +104,19 @@ class Cast:
             failpoints: The chance of each.
             env: Further settings of API and workers.
             clocks: Whether the clocks of Redis and of the hosts can be made to jump.
+            machines: Where Redis, APIs and hosts run, by `machine_names`; here where there are none.
         """
         self.folder = folder
+        self.machines = dict(machines or {})
+        self.here = HERE if machines else LOOPBACK
+        """The address of this machine, for all others."""
+        self.redis_address = self.address("redis")
+        self.key: str | None = None
+        self._api_keys: dict[str, str] = {}
+        if machines:
+            # An API that others can reach does not start without keys.
+            self.key, entry = make_key("campaign", [KeyScope.ADMIN])
+            self._api_keys["ROLLOUTPOOL_API_KEYS"] = entry.entry()
         ports = sockets.lasting_ports()
         self.redis_port = next(ports)
         self.api_ports = [next(ports) for _ in range(APIS)]
@@ -93,16 +124,17 @@ class Cast:
         self._record = record
         self._latency = latency
         self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
-        self.store_links = [Link(name, self.redis_port) for name in self._names("api", APIS)]
-        self.worker_links = [
-            Link(name, self.redis_port) for name in [*self._names("host", len(hosts)), *self._names("elastic", ELASTIC)]
-        ]
+        self.store_links = [self._link_to_redis(name) for name in _numbered("api", APIS)]
+        self.worker_links = [self._link_to_redis(name) for name in host_names(len(hosts))]
         self.trainer_links = [
-            {manner: Link(f"trainer-{n}/{manner}", port, self._connected) for manner, port in ports.items()}
+            {
+                manner: Link(f"trainer-{n}/{manner}", port, self._connected, listens=self.here)
+                for manner, port in ports.items()
+            }
             for n, ports in enumerate(self._ports)
         ]
         self._environment_port = next(ports)
-        self.environment_link = Link("environments", self._environment_port, self._connected)
+        self.environment_link = Link("environments", self._environment_port, self._connected, listens=self.here)
         self._environments_file = folder / "environments.toml"
         self._secrets = folder / "secrets"
         self._secrets.write_bytes(Fernet.generate_key())
@@ -122,7 +154,7 @@ class Cast:
         self._other_build = _lay_out_build(folder / "build", record)
         self.gone: list[Process] = []
         """The processes of hosts that were scaled in."""
-        self.census = Census(record, self.redis_port, self._pids_of_hosts)
+        self.census = Census(record, self.redis_address, self.redis_port, self._pids_of_hosts)
         self.trainers: list[Process] = []
         self.environments = self._process(
             "environments",
@@ -166,26 +198,36 @@ class Cast:
     @property
     def api_urls(self) -> list[str]:
         """Where the API listens."""
-        return [f"http://127.0.0.1:{port}" for port in self.api_ports]
+        return [f"http://{self.address(f'api-{n}')}:{port}" for n, port in enumerate(self.api_ports)]
 
     def url(self, manner: Manner, n: int) -> str:
         """A port of this manner, as the pool gets it."""
-        return f"http://127.0.0.1:{self.trainer_links[n % TRAINERS][manner].port}"
+        return f"http://{self.here}:{self.trainer_links[n % TRAINERS][manner].port}"
 
     def client(self) -> redis.asyncio.Redis:
         """A connection to Redis by no link."""
-        return redis.asyncio.Redis(port=self.redis_port)
+        return redis.asyncio.Redis(host=self.redis_address, port=self.redis_port)
+
+    @property
+    def redis_url(self) -> str:
+        """Redis by no link."""
+        return f"redis://{self.redis_address}:{self.redis_port}/0"
+
+    def address(self, name: str) -> str:
+        """The address of what has this name."""
+        return self.machines[name].address if name in self.machines else LOOPBACK
 
     async def start_pool(self) -> None:
         """Redis, API, workers; they may not be ready when this returns."""
         for link in self.links:
             await link.start()
         self.environments.start()
-        write_file(self._environments_file, self.environment_link.port)
+        write_file(self._environments_file, self.here, self.environment_link.port)
         self.redis.start()
         await self.redis_answers()
         for link, port in zip(self.store_links, self.api_ports, strict=True):
-            env = {**self._env(link), "ROLLOUT_SERVER_PORT": str(port)}
+            served = {"ROLLOUTPOOL_API_HOST": self.address(link.name), "ROLLOUT_SERVER_PORT": str(port)}
+            env = {**self._env(link), **served, **self._api_keys}
             self.apis.append(self._process(link.name, [sys.executable, "-m", "rolloutpool_api"], env))
         for link, children in zip(self.worker_links, self._children, strict=False):
             self.hosts.append(Host(self._worker_process(link, children), link))
@@ -293,6 +335,19 @@ class Cast:
         """The host of this name."""
         return next(host for host in self.hosts if host.name == name)
 
+    def cut_off(self, host: Host) -> None:
+        """Takes a host off the network, and nobody is told."""
+        if (machine := self.machines.get(host.name)) is not None:
+            machine.cut()
+        else:
+            host.link.hold()
+
+    def join(self, host: Host) -> None:
+        """Puts it back."""
+        if (machine := self.machines.get(host.name)) is not None:
+            machine.join()
+        host.link.let_go()
+
     async def redis_answers(self) -> None:
         """Returns when Redis has loaded its data."""
         async with asyncio.timeout(START_SECONDS), self.client() as client:
@@ -342,11 +397,12 @@ class Cast:
         for link in self.links:
             await link.close()
 
-    def _names(self, kind: str, count: int) -> list[str]:
-        return [f"{kind}-{n}" for n in range(count)]
+    def _link_to_redis(self, name: str) -> Link:
+        return Link(name, self.redis_port, server=self.redis_address, listens=self.here)
 
     def _process(self, name: str, command: list[str], env: dict[str, str], *, preferred: bool = False) -> Process:
-        return Process(name, command, env, self.folder, self._ended, preferred=preferred)
+        placed = self.machines[name].command(command) if name in self.machines else command
+        return Process(name, placed, env, self.folder, self._ended, preferred=preferred)
 
     def _ended(self, process: Process, code: int) -> None:
         self._record.write("ended", name=process.name, code=code)
@@ -371,12 +427,13 @@ class Cast:
         self._record.write("connected", port=ours, pid=owner)
 
     def _url(self, link: Link) -> str:
-        return f"redis://127.0.0.1:{link.port}/0"
+        return f"redis://{self.here}:{link.port}/0"
 
     def _env(self, link: Link) -> dict[str, str]:
         return {
             "ROLLOUTPOOL_REDIS_URL": self._url(link),
             "ROLLOUTPOOL_SECRETS_FILE": str(self._secrets),
+            **({"ROLLOUTPOOL_ALLOWED_TARGETS": f"{self.here}/32"} if self.machines else {}),
             VARIABLE: self._armed,
             **self._more_env,
         }
@@ -384,7 +441,8 @@ class Cast:
     def redis_options(self, port: int, folder: str) -> list[str]:
         """How a Redis of this campaign is run."""
         options = {
-            "--bind": "127.0.0.1",
+            "--bind": self.redis_address,
+            "--protected-mode": "no",
             "--port": str(port),
             "--dir": str(self.folder / folder),
             "--appendonly": "yes",

@@ -56,9 +56,10 @@ class Member:
 class Census:
     """The workers of a campaign, by the ids that they announce."""
 
-    def __init__(self, record: Record, port: int, hosts: Callable[[], Mapping[int, str]]) -> None:
+    def __init__(self, record: Record, address: str, port: int, hosts: Callable[[], Mapping[int, str]]) -> None:
         """`hosts` returns the pids of all processes of all hosts, each with its host's name."""
         self._record = record
+        self._address = address
         self.port = port
         """Of Redis; a fail-over changes it."""
         self._hosts = hosts
@@ -88,7 +89,10 @@ class Census:
         while True:
             with suppress(redis.exceptions.RedisError, OSError, TimeoutError):
                 async with redis.asyncio.Redis(
-                    port=self.port, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+                    host=self._address,
+                    port=self.port,
+                    socket_timeout=ANSWER_SECONDS,
+                    socket_connect_timeout=ANSWER_SECONDS,
                 ) as client:
                     await self._look(client)
             await asyncio.sleep(LOOK_SECONDS)

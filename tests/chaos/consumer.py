@@ -42,7 +42,7 @@ Item = tuple[Manner, dict[str, Any]]
 class Consumer:
     """One client of all API processes."""
 
-    def __init__(self, urls: Sequence[str], record: Record, rng: random.Random) -> None:
+    def __init__(self, urls: Sequence[str], record: Record, rng: random.Random, key: str | None = None) -> None:
         self.open = 0
         """Rollouts that are to be submitted now, or were, and whose result was not read yet."""
         self.accepted: list[str] = []
@@ -52,7 +52,7 @@ class Consumer:
         self.receiver = Starlette(routes=[Route("/results", self._take, methods=["POST"])])
         self._record = record
         self._rng = rng
-        self._clients = [AsyncRolloutClient(url, timeout=1.0) for url in urls]
+        self._clients = [AsyncRolloutClient(url, key, timeout=1.0) for url in urls]
 
     async def submit(self, key: str, items: Sequence[Item], push_to: str | None, again: int) -> None:
         """Submits a batch, `again` more times at once under the same key, and reads it to its end."""

@@ -92,10 +92,10 @@ def next_total(total: int, name: str, a: float, b: float) -> int:
     return int(31 * total + value) % 9973
 
 
-def write_file(path: Path, port: int) -> None:
-    """Writes the operator's file for the workers."""
+def write_file(path: Path, address: str, port: int) -> None:
+    """Writes the operator's file for the workers, who find the environments at this address."""
     entries = [
-        f'[{name}]\nkind = "http"\nurl = "http://127.0.0.1:{port}/{name}"\n'
+        f'[{name}]\nkind = "http"\nurl = "http://{address}:{port}/{name}"\n'
         f'crash = "{"restartable" if name == KEPT else "none"}"\n'
         for name in (KEPT, LOST, *BAD)
     ]

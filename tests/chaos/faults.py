@@ -35,6 +35,8 @@ SILENCE = (7.0, 11.0)
 LONG_SHARE = 0.2
 """Of all faults but kills, where none of the long ones lasts."""
 BUSY_SECONDS = 60.0
+LOST_SECONDS = (5.0, 15.0)
+"""Until a lost machine is there again."""
 
 
 class Faults:
@@ -119,6 +121,10 @@ class Faults:
             whole = self._rng.random() < 0.5
             pids = host.pids()
             self._note_kill("parent and children" if whole else "parent", host.name, pids)
+            if whole and host.name in self._cast.machines:
+                # A machine that is lost tells nobody that its connections have ended.
+                self._cast.cut_off(host)
+                self._for(self._rng.uniform(*LOST_SECONDS), lambda: self._cast.join(host))
             for pid in pids if whole else pids[:1]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -268,7 +274,7 @@ class Faults:
             await asyncio.to_thread(self._publish, uids)
 
     def _publish(self, uids: list[str]) -> None:
-        celery = make_celery(f"redis://127.0.0.1:{self._cast.redis_port}/0")
+        celery = make_celery(self._cast.redis_url)
         try:
             for uid in uids:
                 batch, _, index = uid.rpartition("-")

@@ -12,7 +12,7 @@ __all__ = ["leader"]
 
 LISTEN_SECONDS = 4.0
 """The lock is renewed about once a second; under load this takes longer."""
-_COMMAND = re.compile(rb"\[\d+ 127\.0\.0\.1:(\d+)\] (.*)")
+_COMMAND = re.compile(rb"\[\d+ [\d.]+:(\d+)\] (.*)")
 
 
 async def leader(cast: Cast) -> Process | None:
@@ -22,7 +22,7 @@ async def leader(cast: Cast) -> Process | None:
             holder = await client.get("rp:leader")
             if holder is None:
                 return None
-            reader, writer = await asyncio.open_connection("127.0.0.1", cast.redis_port)
+            reader, writer = await asyncio.open_connection(cast.redis_address, cast.redis_port)
             try:
                 writer.write(b"MONITOR\r\n")
                 async for line in reader:

@@ -10,14 +10,24 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["Link"]
+__all__ = ["LOOPBACK", "Link"]
+
+LOOPBACK = "127.0.0.1"
 
 
 class Link:
     """One way; every connection through it suffers alike."""
 
-    def __init__(self, name: str, target: int, on_connect: Callable[[int, int], None] | None = None) -> None:
-        """To a port of this machine. `on_connect(client's port, the link's own port towards the server)`."""
+    def __init__(
+        self,
+        name: str,
+        target: int,
+        on_connect: Callable[[int, int], None] | None = None,
+        *,
+        server: str = LOOPBACK,
+        listens: str = LOOPBACK,
+    ) -> None:
+        """To a port of `server`. `on_connect(client's port, the link's own port towards the server)`."""
         self.name = name
         self.delay = 0.0
         """Seconds that each piece waits."""
@@ -29,6 +39,7 @@ class Link:
         self.target = target
         """The port behind it; a fail-over changes it, and then cuts."""
         self._on_connect = on_connect
+        self._addresses = server, listens
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -42,7 +53,7 @@ class Link:
 
     async def start(self) -> None:
         """Listens."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, self._addresses[1], 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -88,7 +99,7 @@ class Link:
         try:
             if self.refuses:
                 return
-            far_reader, far = await asyncio.open_connection("127.0.0.1", self.target)
+            far_reader, far = await asyncio.open_connection(self._addresses[0], self.target)
             self._writers.add(far)
             far_port = far.get_extra_info("sockname")[1]
             self._far_ports.add(far_port)

@@ -57,6 +57,8 @@ class LongFaults:
             faults |= {self._zombie: 2, self._cut_off_host: 2, self._fill_disk: 2}
             if self._cast.clocks:
                 faults |= {self._jump_redis: 1, self._jump_hosts: 2}
+            if self._cast.machines:
+                faults |= {self._cut_off_redis: 2, self._cut_off_api: 1}
         fault = self._rng.choices(list(faults), list(faults.values()))[0]
         self._running = asyncio.create_task(fault())
 
@@ -106,10 +108,24 @@ class LongFaults:
     async def _cut_off_host(self) -> None:
         host = self._rng.choice(self._cast.hosts)
         self._begin("cut off a host", host.name, pids=host.pids())
-        host.link.hold()
+        self._cast.cut_off(host)
         await asyncio.sleep(self._rng.uniform(*BEYOND_LIMIT))
-        host.link.let_go()
+        self._cast.join(host)
         self._over("cut off a host", host.name)
+
+    async def _cut_off_redis(self) -> None:
+        await self._cut_off_machine("redis", "redis")
+
+    async def _cut_off_api(self) -> None:
+        await self._cut_off_machine("an api", self._rng.choice(self._cast.apis).name)
+
+    async def _cut_off_machine(self, what: str, name: str) -> None:
+        machine = self._cast.machines[name]
+        self._begin(f"cut off {what}", name)
+        machine.cut()
+        await asyncio.sleep(PAUSE_SECONDS)
+        machine.join()
+        self._over(f"cut off {what}", name)
 
     async def _fill_disk(self) -> None:
         """No file of Redis may grow: with `appendfsync always` it then ends, and again as often as it is started."""

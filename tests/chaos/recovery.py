@@ -26,7 +26,7 @@ GONE_SECONDS = 10.0
 """A process that ended so soon after its host's parent was killed ended because of that."""
 SETTLED_SECONDS = 10.0
 """About what a worker takes to start beside the hogs."""
-REDIS_AWAY = ("pause redis", "stop redis", "full disk")
+REDIS_AWAY = ("pause redis", "stop redis", "full disk", "cut off redis")
 
 Interval = tuple[float, float]
 

@@ -36,18 +36,25 @@ def family(pid: int) -> list[int]:
 
 
 def owner(port: int, pids: Iterable[int]) -> int | None:
-    """The process of these whose socket has this local port on 127.0.0.1; None where it is none of them."""
-    local = f"0100007F:{port:04X}"
-    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    # An earlier connection from the same port may still be listed, as one that nobody owns.
-    wanted = {f"socket:[{fields[9]}]" for fields in lines if fields[1] == local and fields[9] != "0"}
+    """The process of these whose socket has this local port, in its own network; None where it is none of them."""
+    wanted: dict[str, set[str]] = {}
     for pid in pids:
         with suppress(OSError):
+            network = os.readlink(f"/proc/{pid}/ns/net")
+            if network not in wanted:
+                wanted[network] = _sockets(pid, port)
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                    if os.readlink(f"/proc/{pid}/fd/{name}") in wanted[network]:
                         return pid
     return None
+
+
+def _sockets(pid: int, port: int) -> set[str]:
+    """All sockets with this local port in the network of this process, by the names that descriptors have."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
+    # An earlier connection from the same port may still be listed, as one that nobody owns.
+    return {f"socket:[{fields[9]}]" for fields in lines if fields[1].endswith(f":{port:04X}") and fields[9] != "0"}
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.machines.hosts import HERE, Host, network
+from tests.machines.network import HERE, Machine, network
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY, ChatTokenizer
@@ -47,7 +47,7 @@ CUT_SECONDS = 12.0
 class Pool:
     """A pool, and the trainer that it calls on the host of the tests."""
 
-    hosts: dict[str, Host]
+    hosts: dict[str, Machine]
     client: RolloutClient
     app: CallbackApp
     trainer: str

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["BRIDGE", "HERE", "Host", "network"]
+__all__ = ["BRIDGE", "HERE", "Machine", "network"]
 
 BRIDGE = "rpbridge"
 PREFIX = "10.77.0."
@@ -24,7 +24,7 @@ def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
-class Host:
+class Machine:
     """One namespace."""
 
     def __init__(self, name: str, number: int, folder: Path) -> None:
@@ -42,11 +42,15 @@ class Host:
         self._inside("nft", "add", "table", "inet", "faults")
         self._inside("nft", "add", "chain", "inet", "faults", "loss", "{ type filter hook input priority 0 ; }")
 
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Returns what runs this command on this machine; its process id stays the same."""
+        return ["ip", "netns", "exec", self.name, *command]
+
     def start(self, name: str, command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Starts a process on this host."""
+        """Starts a process on this machine."""
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *command],
+                self.command(command),
                 env={**os.environ, **env},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -65,7 +69,7 @@ class Host:
         return made.returncode == 0
 
     def cut(self) -> None:
-        """Takes the host off the network; no connection is told."""
+        """Takes the machine off the network; no connection is told."""
         run("ip", "link", "set", self._link, "down")
 
     def join(self) -> None:
@@ -73,7 +77,7 @@ class Host:
         run("ip", "link", "set", self._link, "up")
 
     def die(self) -> None:
-        """Loses the host: it is off the network, and then all of its processes are gone."""
+        """Loses the machine: it is off the network, and then all of its processes are gone."""
         self.cut()
         listed = run("ip", "netns", "pids", self.name).stdout.split()
         for pid in listed:
@@ -89,21 +93,21 @@ class Host:
         run("ip", "netns", "del", self.name, check=False)
 
     def _inside(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return run("ip", "netns", "exec", self.name, *command, check=check)
+        return run(*self.command(command), check=check)
 
 
 @contextlib.contextmanager
-def network(folder: Path, *names: str) -> Iterator[dict[str, Host]]:
-    """Makes hosts with these names."""
+def network(folder: Path, *names: str) -> Iterator[dict[str, Machine]]:
+    """Makes machines with these names."""
     run("ip", "link", "del", BRIDGE, check=False)
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "addr", "add", f"{HERE}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
     with contextlib.ExitStack() as stack:
         stack.callback(run, "ip", "link", "del", BRIDGE, check=False)
-        hosts = {}
+        machines = {}
         for number, name in enumerate(names, 2):
             run("ip", "netns", "del", f"rp-{name}", check=False)
-            hosts[name] = Host(name, number, folder)
-            stack.callback(hosts[name].close)
-        yield hosts
+            machines[name] = Machine(name, number, folder)
+            stack.callback(machines[name].close)
+        yield machines
