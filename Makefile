@@ -47,7 +47,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -126,7 +126,21 @@ test-servers: $(STAMP) ## Run the store's tests on Valkey (fetched into build/va
 	exit $$failed
 
 test-machines: $(STAMP) ## Run a pool on five machines, as network namespaces: losses, hosts that are cut off, and one that dies (root, iproute2, nftables)
-	$(BIN)/pytest tests/machines $(ARGS)
+	$(BIN)/pytest tests/machines/test_machines.py $(ARGS)
+
+# Debian's packages are unpacked and not installed: they would start services.
+FAILOVER := build/failover
+$(FAILOVER)/.complete:
+	@mkdir -p $(FAILOVER)/bin
+	cd $(FAILOVER) && apt-get download -qq haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 \
+	  redis-server redis-tools liblzf1 libjemalloc2 liblua5.1-0 lua-cjson lua-bitop && for file in *.deb; do dpkg-deb -x $$file debian; done
+	@for program in sbin/haproxy bin/redis-server; do \
+	  printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$$@"\n' "$$(echo $(CURDIR)/$(FAILOVER)/debian/usr/lib/*-linux-gnu)" \
+	    "$(CURDIR)/$(FAILOVER)/debian/usr/$$program" > $(FAILOVER)/bin/$${program##*/} && chmod +x $(FAILOVER)/bin/$${program##*/}; done
+	@touch $@
+
+test-failover: $(STAMP) $(FAILOVER)/.complete ## Lose the primary of three Redis by deploy/sentinel, in three ways, and count what was lost (root, iproute2, nftables; Debian)
+	PATH="$(CURDIR)/$(FAILOVER)/bin:$$PATH" ROLLOUTPOOL_TEST_SERVER=$(CURDIR)/$(FAILOVER)/bin/redis-server $(BIN)/pytest -s tests/machines/test_failovers.py $(ARGS)
 
 test-proxy: $(STAMP) ## Run a pool behind nginx with the configuration of deploy/nginx (Debian: nginx)
 	$(BIN)/pytest tests/proxies $(ARGS)
@@ -329,7 +343,7 @@ $(PUBLISHED): $(TOKENIZERS) tests/tokenizers/templates.txt $(wildcard tests/toke
 fuzz: $(TOKENIZERS) ## Check random conversations against an independent oracle (EXAMPLES=1000000, SEED=0)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.property.fuzz --examples $(or $(EXAMPLES),1000000) --seed $(or $(SEED),0) $(ARGS)
 
-chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, IN_FLIGHT=200, SEED=1)
+chaos: $(STAMP) ## Kill processes, cut connections, count what is lost or done twice (ROLLOUTS=5000, KILLS=110, LOAD=8, IN_FLIGHT=200, SEED=1; ARGS=--machines: on machines of their own)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.chaos --rollouts $(or $(ROLLOUTS),5000) --kills $(or $(KILLS),110) \
 	  --load $(or $(LOAD),0) --in-flight $(or $(IN_FLIGHT),200) --seed $(or $(SEED),1) $(ARGS)
 

@@ -89,6 +89,11 @@ TIERS = (
     Tier("dist", ("make", "dist"), ["build/dist/tools"], ("twine",)),
     Tier("images", ("make", "images"), programs=("buildah --version",)),
     Tier("machines", ("make", "test-machines"), programs=("ip -V", "nft --version")),
+    Tier(
+        "failover",
+        ("make", "test-failover"),
+        programs=("build/failover/bin/redis-server -v", "build/failover/bin/haproxy -v"),
+    ),
     Tier("proxy", ("make", "test-proxy"), programs=("/usr/sbin/nginx -v",)),
     Tier("scale-in", ("make", "scale-in")),
     Tier("campaign", CAMPAIGN),

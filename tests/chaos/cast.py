@@ -358,13 +358,6 @@ class Cast:
                 except (redis.exceptions.ConnectionError, OSError):
                     await asyncio.sleep(0.05)
 
-    def redis_moved(self, port: int) -> None:
-        """Another server is the primary: all ways lead there, and what leads elsewhere is cut."""
-        self.redis_port = self.census.port = port
-        for link in (*self.store_links, *self.worker_links):
-            link.target = port
-            link.cut()
-
     async def note_sessions(self) -> None:
         """Notes the sessions of environments that are still open, once those of living workers had time to close."""
         living = set(self._pids_of_hosts())

@@ -60,8 +60,7 @@ class Census:
         """`hosts` returns the pids of all processes of all hosts, each with its host's name."""
         self._record = record
         self._address = address
-        self.port = port
-        """Of Redis; a fail-over changes it."""
+        self._port = port
         self._hosts = hosts
         self._members: dict[str, Member] = {}
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +89,7 @@ class Census:
             with suppress(redis.exceptions.RedisError, OSError, TimeoutError):
                 async with redis.asyncio.Redis(
                     host=self._address,
-                    port=self.port,
+                    port=self._port,
                     socket_timeout=ANSWER_SECONDS,
                     socket_connect_timeout=ANSWER_SECONDS,
                 ) as client:

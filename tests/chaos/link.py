@@ -36,8 +36,7 @@ class Link:
         self.refuses = False
         """Whether new connections are reset at once."""
         self.port = 0
-        self.target = target
-        """The port behind it; a fail-over changes it, and then cuts."""
+        self._target = target
         self._on_connect = on_connect
         self._addresses = server, listens
         self._open = asyncio.Event()
@@ -99,7 +98,7 @@ class Link:
         try:
             if self.refuses:
                 return
-            far_reader, far = await asyncio.open_connection(self._addresses[0], self.target)
+            far_reader, far = await asyncio.open_connection(self._addresses[0], self._target)
             self._writers.add(far)
             far_port = far.get_extra_info("sockname")[1]
             self._far_ports.add(far_port)

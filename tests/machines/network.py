@@ -30,7 +30,7 @@ class Machine:
     def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name, self.address = f"rp-{name}", f"{PREFIX}{number}"
         self._link, self._folder = f"rpv{number}", folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         run("ip", "netns", "add", self.name)
         # The kernel takes a namespace's links away a moment after it.
         run("ip", "link", "del", self._link, check=False)
@@ -56,17 +56,29 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        self._processes.append(process)
+        self._processes[name] = process
         return process
+
+    def kill(self, name: str) -> None:
+        """Ends a process of this machine at once; the kernel tells those that were connected."""
+        self._processes[name].kill()
 
     def lose(self, percent: int) -> None:
         """From now on so many of the packets that come are lost."""
         self._inside("nft", "add", "rule", "inet", "faults", "loss", f"numgen random mod 100 < {percent} drop")
 
+    def ignore(self, *addresses: str) -> None:
+        """From now on nothing comes from these machines."""
+        self._inside("nft", "add", "rule", "inet", "faults", "loss", f"ip saddr {{ {', '.join(addresses)} }} drop")
+
     def delay(self, ms: int) -> bool:
         """From now on each packet that leaves is late; False where this kernel can't do it."""
         made = self._inside("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", f"{ms}ms", check=False)
         return made.returncode == 0
+
+    def heal(self) -> None:
+        """From now on all packets come."""
+        self._inside("nft", "flush", "chain", "inet", "faults", "loss")
 
     def cut(self) -> None:
         """Takes the machine off the network; no connection is told."""
@@ -83,7 +95,7 @@ class Machine:
         for pid in listed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        for process in self._processes:
+        for process in self._processes.values():
             process.wait()
 
     def close(self) -> None:

@@ -21,8 +21,11 @@ async def readiness(services: ApiServices) -> Ready:
         raise NotReady("not ready", reasons=["no worker is alive; start one with `rolloutpool worker`", *strange])
     try:
         submits, why = await services.takes_submits()
+        narrow = await services.too_little_memory(sum(worker.slots for worker in known if worker.alive))
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None
+    if narrow is not None:
+        warnings.append(narrow)
     if why:
         warnings.append(why)
     if (fault := services.keys.fault) is not None:

@@ -203,6 +203,18 @@ class ApiServices:
         # Nobody's name: this is read without a key. The metrics have the names.
         return state, f"submits of {'all' if state == 'closed' else 'some'} keys are refused: {'; '.join(reasons)}"
 
+    async def too_little_memory(self, slots: int) -> str | None:
+        """Warns where Redis' memory, were it empty, would not hold as many rollouts as the workers have slots."""
+        capacity = await self.store.batches.capacity()
+        usage, limit = capacity.usage, capacity.max_bytes
+        each = usage.total.reserved // usage.total.open if usage.total.open else self.settings.reserve_bytes
+        if not limit or slots * each <= limit:
+            return None
+        return (
+            f"Redis has {limit // 2**20:,} MB (`maxmemory`), room for {limit // each:,} rollouts of {each // 1024:,} kB "
+            f"each, and the workers have {slots:,} slots, which can't all be used; raise `maxmemory`"
+        )
+
     async def note_read(self, batch_id: str, reader: str) -> None:
         """Notes that somebody reads of a batch; if this is its owner, and it has a lease, that begins anew."""
         await self.store.batches.total(batch_id, None, reader=reader)

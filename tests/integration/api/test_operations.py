@@ -35,6 +35,25 @@ async def test_a_pool_in_which_too_much_is_open_says_that_it_would_refuse(
         assert (await client.post("/v1/batches", json=batch(1))).status_code == 429
 
 
+async def test_a_redis_that_is_too_small_for_the_slots_is_a_warning(
+    client: httpx.AsyncClient, redis_url: str, worker: ScriptedWorker
+) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as raw:
+        await worker.announce(slots=1000)
+        try:
+            said = []
+            for megabytes in (50, 500):
+                await raw.config_set("maxmemory", megabytes * 2**20)
+                warnings = (await client.get("/readyz")).json()["warnings"]
+                said.append([warning for warning in warnings if "slots, which can't all be used" in warning])
+            small, large = said
+            assert len(small) == 1
+            assert "50 MB (`maxmemory`), room for" in small[0]
+            assert large == []
+        finally:
+            await raw.config_set("maxmemory", 0)
+
+
 async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, redis_url: str) -> None:
     async with redis.asyncio.Redis.from_url(redis_url) as raw:
         used = (await raw.info("memory"))["used_memory"]
