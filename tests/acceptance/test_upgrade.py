@@ -194,3 +194,32 @@ async def test_a_pool_of_the_release_before_is_upgraded_while_it_works(
     assert {(one["status"], one["attempt"]) for one in of_begun} == {("completed", 1)}
     assert {one["worker"] for one in of_begun} == {other, ours}
     assert (len(of_later), len(of_begun), len(alone)) == (20, 60, 4)
+
+
+@pytest.mark.slow
+async def test_an_upgrade_is_taken_back_while_it_works(
+    build: Path, redis_of_its_own: str, policy: HeldPolicy, trainer_url: str
+) -> None:
+    paths = with_sources(build)["PYTHONPATH"].split(os.pathsep)
+    older = [Path(path) for path in paths]
+    with started_worker(redis_of_its_own, older, ROLLOUTPOOL_WORKER_SLOTS=str(SLOTS)) as old:
+        async with api_of(build, redis_of_its_own) as client:
+            other = (await workers(client, 1))[old.process.pid]
+        with started_worker(redis_of_its_own) as new:
+            async with running_api(redis_of_its_own) as api, client_of(api) as client:
+                ours = (await workers(client, 2))[new.process.pid]
+                begun = await submit(client, trainer_url, 20)
+                await until(partial(asked_for, policy, 1), LONG)
+            # The API has gone back, in the middle of what the newer one had accepted.
+            async with api_of(build, redis_of_its_own) as client:
+                later = await submit(client, trainer_url, 20)
+                policy.go_on.set()
+                of_begun, of_later = await results(client, begun), await results(client, later)
+                # Then the newer workers go, once nothing is open that the newer API had accepted.
+                new.terminate()
+                assert await new.ended() == 0
+                alone = await results(client, await submit(client, trainer_url, 4))
+                assert not await is_ours(redis_of_its_own)
+    assert {(one["status"], one["worker"], one["attempt"]) for one in of_begun} == {("completed", ours, 1)}
+    assert {(one["status"], one["attempt"]) for one in of_later} == {("completed", 1)}
+    assert {one["worker"] for one in alone} == {other}

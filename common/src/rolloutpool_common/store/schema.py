@@ -17,7 +17,7 @@ from `OLDEST_READ` on.
 After step 4 the older workers run dry: each batch that comes now needs a worker of this release (`protocol/offers.py`),
 so it waits in a lane that they don't read, and their claim of it is answered `unsuited`. They finish what they have.
 With the last of them `rp:schema` rises to our version (`scripts/offers.lua`), and no older program can come any more.
-There is no way back while this data is kept: to go back, drain first, and begin with an empty Redis.
+Until then an upgrade can be taken back; from then on, to go back, drain first, and begin with an empty Redis.
 
 A worker opens its first connection when it starts, so it ends with the message. The API looks when it starts as well,
 but it also starts while Redis is down: then its first connection is refused later, `/readyz` and all requests for data
