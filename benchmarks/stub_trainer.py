@@ -2,10 +2,10 @@
 
     python -m benchmarks.stub_trainer --tokenizer rolloutpool/tiny
 
-Prints its port, then serves `/v1/chat/completions` until it is killed. Its replies are in `conversations`. It leaves
-the known prefix out of the echo where the request's digest is that of its own ids. It checks no mask, because the
-results show whether each rollout was proved exact. Peers get the same replies in other forms, by other paths
-(`peers.openai_form`).
+Prints its port, then serves `/v1/chat/completions` until it is killed; `/answered` says how many it has answered.
+Its replies are in `conversations`. It leaves the known prefix out of the echo where the request's digest is that of its
+own ids. It checks no mask, because the results show whether each rollout was proved exact. A latency `500-1500` differs
+from turn to turn. Peers get the same replies in other forms, by other paths (`peers.openai_form`).
 """
 
 import argparse
@@ -34,6 +34,9 @@ _ASSISTANT = b'"role":"assistant"'
 class Connection(asyncio.Protocol):
     """One client's connection. Requests come one after the other."""
 
+    answered = 0
+    """Calls of all connections."""
+
     def __init__(self, tokenizer: str) -> None:
         self._transport: asyncio.Transport
         self._messages = Messages()
@@ -46,12 +49,18 @@ class Connection(asyncio.Protocol):
 
     def reply(self, data: bytes) -> None:
         """Writes a response."""
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            Connection.answered += 1
+            self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         """Answers as soon as a request is whole."""
         message = self._messages.feed(data)
         if message is None:
+            return
+        if message[0].startswith(b"GET /answered "):
+            said = str(Connection.answered).encode()
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
             return
         delay, reply = _reply(*message, self._tokenizer)
         if delay:
@@ -65,11 +74,16 @@ def _reply(head: bytes, body: bytes, tokenizer: str) -> tuple[float, bytes]:
     if not head.startswith(_OURS) and (answered := openai_form.answer(head, body, tokenizer)) is not None:
         return answered
     start = body.rfind(_ID) + len(_ID)
-    turns, variant, characters, latency_ms, trainer, _ = body[start : body.index(b'"', start)].split(b".")
-    manner = TrainerManner(trainer.decode())
-    turn = conversation(int(turns), int(variant), int(characters), tokenizer, manner)[body.count(_ASSISTANT)]
+    turns, variant, characters, latency_ms, trainer, serial = body[start : body.index(b'"', start)].split(b".")
+    manner, number = TrainerManner(trainer.decode()), body.count(_ASSISTANT)
+    turn = conversation(int(turns), int(variant), int(characters), tokenizer, manner)[number]
     digest = _DIGEST.search(head)
-    return int(latency_ms) / 1000, turn.delta if digest and digest[1] == turn.digest else turn.whole
+    low, _, high = latency_ms.partition(b"-")
+    seconds = int(low) / 1000
+    if high:
+        # Two irrational steps spread rollouts and their turns evenly.
+        seconds += (int(high) - int(low)) / 1000 * ((int(serial) * 0.6180339887 + number * 0.7548776662) % 1)
+    return seconds, turn.delta if digest and digest[1] == turn.digest else turn.whole
 
 
 async def _serve(tokenizer: str) -> None:
