@@ -1,10 +1,15 @@
 """A pool that lost its Redis goes on from a copy that was taken while it worked: docs/operations.md, *Backup*."""
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.acceptance.test_pool import assert_exact, items
 from tests.support.durable_redis import DurableRedis, durable_redis
@@ -12,7 +17,7 @@ from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.rendering import TINY, ChatTokenizer
-from rolloutpool_trainer import LocalPool, callback_app
+from rolloutpool_trainer import LocalPool, callback_app, verify_push
 from rolloutpool_trainer.endpoint.app import CallbackApp
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.errors import NotFound
@@ -20,6 +25,7 @@ from rolloutpool_trainer.testing import ScriptedPolicy
 
 ROLLOUTS = 40
 SLOTS = 8
+SECRET = "whsec_" + base64.b64encode(b"a receiver's key, for its pushes").decode()
 
 
 @contextmanager
@@ -47,22 +53,41 @@ def promises_nothing(app: CallbackApp) -> ASGIApp:
     return serve
 
 
+class Receiver:
+    """Takes pushes, and keeps under which ids each rollout's came."""
+
+    def __init__(self) -> None:
+        self.app = Starlette(routes=[Route("/results", self._take, methods=["POST"])])
+        self.came: dict[str, list[str]] = {}
+
+    async def _take(self, request: Request) -> Response:
+        event = verify_push(SECRET, request.headers, await request.body())
+        self.came.setdefault(event.data.uid, []).append(request.headers["webhook-id"])
+        return Response()
+
+
 def test_a_pool_goes_on_from_a_copy(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
-    safe, unsafe, copy = slow(tokenizer), slow(tokenizer), tmp_path / "pool.rdb"
+    safe, unsafe, copy, receiver = slow(tokenizer), slow(tokenizer), tmp_path / "pool.rdb", Receiver()
     options = {"tokenizer_name": TINY}
     with (
         durable_redis() as server,
         serve_callback(safe, [0]) as promising,
         serve_callback(promises_nothing(unsafe), [0]) as silent,
+        serve_callback(receiver.app, [0]) as pushed,
     ):
         rollouts = [
             {**item, "server_url": (promising, silent)[index % 2].url} for index, item in enumerate(items(ROLLOUTS))
         ]
         with pool_on(server, tmp_path / "state") as pool, pool.client() as client:
-            batch = client.submit(rollouts, defaults=options)
+            purged = client.submit(rollouts[:1], defaults=options, trainer=promising.url)
+            assert len(list(purged.results())) == 1
+            delivery = {"callback_url": f"{pushed.url}/results", "secret": SECRET}
+            batch = client.submit(rollouts, defaults=options, delivery=delivery)
             eventually(lambda: batch.status().counts[RolloutStatus.COMPLETED] >= SLOTS)
             server.copy(copy)
             before = list(batch.results())
+            eventually(lambda: len(receiver.came) == ROLLOUTS)
+            purged.purge()
             later = client.submit(rollouts[:1], defaults=options, idempotency_key="step-2")
         server.restore(copy)
         with pool_on(server, tmp_path / "state") as pool, pool.client() as client:
@@ -71,9 +96,13 @@ def test_a_pool_goes_on_from_a_copy(tokenizer: ChatTokenizer, tmp_path: Path) ->
             results = list(client.batch(batch.batch_id).results(cursor=before[-1].cursor))
             with pytest.raises(NotFound):
                 client.batch(later.batch_id).status()
+            assert client.batch(purged.batch_id).status().counts[RolloutStatus.COMPLETED] == 1
             again = client.submit(rollouts[:1], defaults=options, idempotency_key="step-2")
             assert [result.status for result in again.results()] == [RolloutStatus.COMPLETED]
+            eventually(lambda: all(len(receiver.came[result.uid]) > 1 for result in results if result.attempt > 1))
     assert sorted(result.index for result in results) == list(range(ROLLOUTS))
+    # What was delivered since the copy comes again under the same id, so that its receiver drops it.
+    assert {uid for uid, ids in receiver.came.items() if len(set(ids)) > 1} == set()
     promised = [result for result in results if result.index % 2 == 0]
     # The trainer still had what it had sampled, so what ran again is what was read before.
     assert_exact(safe, promised)
