@@ -7,7 +7,7 @@ import pytest
 from tests.tokenizers.real import TEMPLATE_NAMES, real_tokenizer
 
 from rolloutpool_common.rendering import TemplateRefused
-from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
+from rolloutpool_trainer.endpoint.parsing import SampledParser, parse_tool_calls
 
 
 def block(text: str) -> str:
@@ -105,3 +105,39 @@ def test_every_template_that_renders_tools_takes_the_ids_of_calls(name: str) -> 
     except TemplateRefused:
         pytest.skip("this template renders no tool calls")
     assert rendered(call.id)
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "guess", "parameters": {"type": "object", "properties": {"number": {"type": "integer"}}}},
+}
+
+
+@pytest.mark.real_tokenizer
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3_2", '{"name": "guess", "parameters": {"number": 5}}'),
+        ("mistral_nemo", '[TOOL_CALLS][{"name": "guess", "arguments": {"number": 5}}]'),
+        ("qwen3", block('{"name": "guess", "arguments": {"number": 5}}')),
+        # Some policies write this form whatever their template says.
+        ("llama3_2", block('{"name": "guess", "arguments": {"number": 5}}')),
+    ],
+)
+def test_a_call_as_the_template_writes_it_is_a_call(name: str, text: str) -> None:
+    tokenizer = real_tokenizer(name)
+    message = SampledParser(tokenizer, None).message(tokenizer.encode(text), [TOOL])
+    assert message.tool_calls is not None
+    (call,) = message.tool_calls
+    assert call.function.name == "guess"
+    assert isinstance(call.function.arguments, str)
+    assert json.loads(call.function.arguments) == {"number": 5}
+    assert message.content is None
+
+
+@pytest.mark.real_tokenizer
+def test_a_template_without_calls_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = real_tokenizer("gemma3")
+    parser = SampledParser(tokenizer, None)
+    assert "give `parse`" in caplog.text
+    assert parser.message(tokenizer.encode("Hello"), [TOOL]).content == "Hello"

@@ -46,7 +46,7 @@ from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_to
 from rolloutpool_trainer.client.transport import key_from_environment
 from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
-from rolloutpool_trainer.endpoint.parsing import parse_sampled, parse_tool_calls
+from rolloutpool_trainer.endpoint.parsing import SampledParser
 from rolloutpool_trainer.endpoint.pausing import SamplingGate
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
@@ -78,7 +78,7 @@ def callback_app(
     api_key: str | None = None,
     pool_api_key: str | None = None,
     template_kwargs: dict[str, Any] | None = None,
-    parse: Callable[[str], Message] = parse_tool_calls,
+    parse: Callable[[str], Message] | None = None,
     policy_version: str | None = None,
     max_sessions: int = 16_384,
     session_ttl: float = 3600.0,
@@ -101,7 +101,8 @@ def callback_app(
         pool_api_key: The pool's key, where `tools` is its URL; None takes ROLLOUTPOOL_API_KEY.
         template_kwargs: For the chat template. They must be the rollouts' `template_kwargs`.
         parse: Makes the agent's message from a turn's text without its stop token; the same from the same text, but
-            for call ids, or no session can be restored.
+            for call ids, or no session can be restored. None finds calls as the tokenizer's chat template writes them,
+            and between `<tool_call>` tags.
         policy_version: Sent as X-Policy-Version with turns whose generation names none.
         max_sessions: How many rollouts to remember; the least recently used is forgotten first.
         session_ttl: Seconds after which an unused session is forgotten.
@@ -135,7 +136,7 @@ class CallbackApp:
         tools: ToolSource,
         strict: bool,
         api_key: str | None,
-        parse: Callable[[str], Message],
+        parse: Callable[[str], Message] | None,
         policy_version: str | None,
         sessions: SessionStore,
     ) -> None:
@@ -146,8 +147,9 @@ class CallbackApp:
         """Every sampling of every turn, in order."""
         self.sessions = sessions
         self._generate, self._prompter, self._tools = generate, prompter, tools
-        self._strict, self._api_key, self._parse = strict, api_key, parse
-        self._proof = SessionProof(prompter, parse)
+        self._strict, self._api_key = strict, api_key
+        self._parser = SampledParser(prompter.tokenizer, parse)
+        self._proof = SessionProof(prompter, self._parser)
         self._gate = SamplingGate()
         self._about = {
             HEADER_IDEMPOTENT: "true",
@@ -348,7 +350,7 @@ class CallbackApp:
             async with self._gate.sampling():
                 version = self.policy_version  # read before sampling: the weights may change while it is sampled
                 generation = await sample(self._generate, prompt.ids, params)
-            message = parse_sampled(generation.token_ids, self._prompter.tokenizer, self._parse)
+            message = self._parser.message(generation.token_ids, params.tools)
         except Exception as error:
             logger.exception("rollout %s, turn %d: the policy failed", params.rollout_id, params.turn)
             raise EndpointError(

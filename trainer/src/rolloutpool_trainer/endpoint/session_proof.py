@@ -20,7 +20,7 @@ these the ledger's digest vouches.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +30,7 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import SAMPLED_TAIL, TemplateRefused
 from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_trainer.endpoint.errors import EndpointError
-from rolloutpool_trainer.endpoint.parsing import parse_sampled
+from rolloutpool_trainer.endpoint.parsing import SampledParser
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
 from rolloutpool_trainer.endpoint.request import message_digest
 
@@ -53,9 +53,9 @@ class SessionUnproved(EndpointError):
 class SessionProof:
     """Proves the tokens of forgotten sessions. It may be called in a thread."""
 
-    def __init__(self, prompter: Prompter, parse: Callable[[str], Message]) -> None:
+    def __init__(self, prompter: Prompter, parser: SampledParser) -> None:
         self._prompter = prompter
-        self._parse = parse
+        self._parser = parser
 
     def prompt(
         self, past: PastTokens, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]] | None
@@ -79,7 +79,7 @@ class SessionProof:
         if len(replies) < len(spans):
             raise SessionUnproved(f"it names {len(spans)} sampled turns, and the history has {len(replies)}")
         for span, reply in zip(spans, replies, strict=True):
-            self._prove_sampled(past.token_ids[slice(*span)], messages[reply], span[0])
+            self._prove_sampled(past.token_ids[slice(*span)], messages[reply], span[0], tools)
         try:
             self._prove_rendered(past, replies, messages, tools)
         except (TemplateRefused, TemplateUnusable) as error:
@@ -106,9 +106,11 @@ class SessionProof:
         if id_digest(ids) != past.digest:
             raise SessionUnproved("its ids have another digest than it says")
 
-    def _prove_sampled(self, ids: list[int], message: dict[str, Any], start: int) -> None:
+    def _prove_sampled(
+        self, ids: list[int], message: dict[str, Any], start: int, tools: list[dict[str, Any]] | None
+    ) -> None:
         try:
-            parsed = parse_sampled(ids, self._prompter.tokenizer, self._parse)
+            parsed = self._parser.message(ids, tools)
         except Exception as error:
             _log.warning("parse failed on the ids of a forgotten session: %s", type(error).__name__)
             raise SessionUnproved(f"what was sampled at id {start} cannot be parsed", position=start) from error

@@ -13,6 +13,25 @@ A parse decides what agents see and which tools run. What is trained are the sam
 
 from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedCall, ParsedTurn
 from rolloutpool_common.rendering.parsing.renderers_package import load as load_renderers
-from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, TurnParser, needs_renderers
+from rolloutpool_common.rendering.parsing.syntaxes import HERMES, Syntax
+from rolloutpool_common.rendering.parsing.turn_parser import (
+    ParserMissing,
+    TurnParser,
+    known_syntax,
+    needs_renderers,
+    without_calls,
+)
 
-__all__ = ["CallStatus", "ParsedCall", "ParsedTurn", "ParserMissing", "TurnParser", "load_renderers", "needs_renderers"]
+__all__ = [
+    "HERMES",
+    "CallStatus",
+    "ParsedCall",
+    "ParsedTurn",
+    "ParserMissing",
+    "Syntax",
+    "TurnParser",
+    "known_syntax",
+    "load_renderers",
+    "needs_renderers",
+    "without_calls",
+]

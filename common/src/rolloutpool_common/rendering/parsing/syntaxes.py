@@ -220,8 +220,9 @@ def _unfinished(raw: str, span: tuple[int, int], error: str) -> FoundCall:
     return broken(raw, span, f"it is not JSON: {error}", CallStatus.UNCLOSED)
 
 
+HERMES: Syntax = _Tagged("hermes", "<tool_call>", "</tool_call>", _read_json)
 SYNTAXES: tuple[Syntax, ...] = (
-    _Tagged("hermes", "<tool_call>", "</tool_call>", _read_json),
+    HERMES,
     _Tagged("qwen_xml", "<tool_call>", "</tool_call>", _read_xml),
     _Tagged("glm", "<tool_call>", "</tool_call>", _read_glm),
     _Tagged(

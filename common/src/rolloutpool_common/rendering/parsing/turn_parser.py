@@ -145,7 +145,7 @@ class _SyntaxParser:
         calls = self._syntax.find(rest, tools) if self._syntax is not None else []
         moved = tuple(_moved(call, start) for call in calls)
         marks = self._syntax.marks if self._syntax is not None and calls else ()
-        return Found(_outside(rest, calls, marks), moved, reasoning)
+        return Found(without_calls(rest, calls, marks), moved, reasoning)
 
 
 def _turn(found: Found, text: str, *, whole: bool, call_ids: Sequence[str]) -> ParsedTurn:
@@ -183,8 +183,8 @@ def _moved(call: FoundCall, by: int) -> FoundCall:
     return FoundCall(call.start + by, call.end + by, call.name, call.arguments, call.status, call.fault)
 
 
-def _outside(text: str, calls: Sequence[FoundCall], marks: Sequence[str]) -> str:
-    """The text without its calls and the marks around them."""
+def without_calls(text: str, calls: Sequence[FoundCall], marks: Sequence[str]) -> str:
+    """Returns a text without its calls and the marks around them."""
     pieces, at = [], 0
     for call in calls:
         pieces.append(text[at : call.start])
