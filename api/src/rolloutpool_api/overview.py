@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rolloutpool_api.errors import NotReady
-from rolloutpool_api.readiness import readiness
+from rolloutpool_api.readiness import examine, silence
 from rolloutpool_api.services import ApiServices
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus
@@ -57,6 +57,7 @@ TITLES = {
     WaitsFor.HARNESS: "programs make no calls",
     WaitsFor.GRADER: "grades are awaited",
 }
+FIRST = ("not_ready", "closed")
 MESSAGE = list(ENDED_FIELDS).index("message")
 NO_DRIFT = {"none", "unverified", "edited"}
 HARMLESS = frozenset({WaitsFor.SLOT, WaitsFor.GRADER, WaitsFor.TOKENIZER, WaitsFor.HARNESS})
@@ -96,7 +97,7 @@ class Overview:
             pool = await self._figures(services)
             if letters := await store.reconciliation.dead_letters(1000):
                 troubles.append(_dead(letters))
-        troubles.sort(key=lambda one: (one.kind != "not_ready", one.kind == "warning", -one.rollouts))
+        troubles.sort(key=lambda one: (one.kind not in FIRST, one.kind == "warning", -one.rollouts))
         return PoolOverview(verdict=verdict(troubles, len(running)), troubles=troubles, running=len(running), pool=pool)
 
     @staticmethod
@@ -109,12 +110,28 @@ class Overview:
     @staticmethod
     async def _of_pool(services: ApiServices) -> list[Trouble]:
         try:
-            ready = await readiness(services)
+            found = await examine(services)
         except NotReady as error:
             why = "; ".join(error.reasons) or error.message
             return [Trouble(kind="not_ready", title="the pool runs nothing", detail=why, todo="Mend this first.")]
         todo = "See docs/operations.md, Redis."
-        return [Trouble(kind="warning", title=warning, todo=todo) for warning in ready.warnings]
+        troubles = [Trouble(kind="warning", title=warning, todo=todo) for warning in found.warnings]
+        if found.submits == "closed":
+            todo = "Mend this first; what was accepted goes on as soon as it can."
+            troubles.append(Trouble(kind="closed", title="no work is taken", detail=found.why, todo=todo))
+        elif found.why:
+            troubles.append(Trouble(kind="warning", title=found.why, todo="See docs/operations.md, Sizes."))
+        if found.quiet:
+            troubles.append(
+                Trouble(
+                    kind="silent",
+                    title=silence(found.quiet),
+                    detail="They keep their rollouts until they are declared dead, 60 s after their last sign at most.",
+                    todo="Look whether their machine is there. Their rollouts then go on elsewhere by themselves.",
+                    rollouts=sum(worker.running for worker in found.quiet),
+                )
+            )
+        return troubles
 
     @staticmethod
     async def _figures(services: ApiServices) -> PoolFigures:
@@ -234,9 +251,12 @@ def verdict(troubles: Sequence[Trouble], running: int) -> str:
                 else kind
             )
             said.append(f"{subject}: {counted(number, 'rollout waits', 'rollouts wait')}")
+        elif entries[0].kind == "closed":
+            said.append(f"{kind}: {entries[0].detail}")
         else:
             said.append(kind)
-    return "; ".join(said[:3]).capitalize() + "."
+    text = "; ".join(said[:3])
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def counted(number: int, one: str, more: str) -> str:

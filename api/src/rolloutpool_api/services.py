@@ -184,6 +184,8 @@ class ApiServices:
 
     async def takes_submits(self) -> tuple[Literal["open", "limited", "closed"], str]:
         """Says whether a small batch would be accepted now: of all callers, of some, or of none; and why not of all."""
+        if why := await self.store.why_no_writes():
+            return "closed", why
         capacity, settings = await self.store.batches.capacity(), self.settings
         usage, owners = capacity.usage, self.keys.submitters
         reasons = []
@@ -211,8 +213,8 @@ class ApiServices:
         if not limit or slots * each <= limit:
             return None
         return (
-            f"Redis has {limit // 2**20:,} MB (`maxmemory`), room for {limit // each:,} rollouts of {each // 1024:,} kB "
-            f"each, and the workers have {slots:,} slots, which can't all be used; raise `maxmemory`"
+            f"Redis has {limit // 2**20:,} MB (`maxmemory`): room for {limit // each:,} rollouts of {each // 1024:,} "
+            f"kB; the workers have {slots:,} slots, which can't all be used; raise `maxmemory`"
         )
 
     async def note_read(self, batch_id: str, reader: str) -> None:

@@ -48,7 +48,7 @@ async def test_a_redis_that_is_too_small_for_the_slots_is_a_warning(
                 said.append([warning for warning in warnings if "slots, which can't all be used" in warning])
             small, large = said
             assert len(small) == 1
-            assert "50 MB (`maxmemory`), room for" in small[0]
+            assert "50 MB (`maxmemory`): room for" in small[0]
             assert large == []
         finally:
             await raw.config_set("maxmemory", 0)

@@ -4,17 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch
 from tests.support.scripted_worker import ScriptedWorker
 
-from rolloutpool_api import overview
+from rolloutpool_api import overview, readiness
 from rolloutpool_common.errors import TrainerUnreachable
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.overview import PoolOverview
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Store
+from rolloutpool_common.store.schema import SCHEMA_VERSION
 
 DOWN = "http://127.0.0.1:8081"
 
@@ -60,6 +62,45 @@ async def test_a_pool_that_works_is_calm(client: httpx.AsyncClient, worker: Scri
     assert found.pool is not None
     assert found.pool.workers == 1
     assert [one.kind for one in found.troubles if one.kind != "warning"] == []
+
+
+async def test_a_redis_that_takes_no_writes_is_said_first(
+    client: httpx.AsyncClient, worker: ScriptedWorker, redis_url: str
+) -> None:
+    await submit(client)
+    async with Redis.from_url(redis_url) as raw:
+        await raw.config_set("min-replicas-to-write", 1)
+        try:
+            found, ready = await look(client), (await client.get("/readyz")).json()
+        finally:
+            await raw.config_set("min-replicas-to-write", 0)
+    assert found.verdict.startswith("No work is taken: Redis takes no writes: it has too few replicas")
+    assert found.troubles[0].kind == "closed"
+    assert ready["submits"] == "closed"
+    assert any("min-replicas-to-write" in warning for warning in ready["warnings"])
+    assert (await client.get("/readyz")).json()["submits"] == "open"
+
+
+async def test_workers_that_are_not_heard_of_are_told(
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis_url: str
+) -> None:
+    other = ScriptedWorker(store, "w-gone")
+    await other.announce(host="lost-host")
+    await other.claim(f"{await submit(client)}-0")
+    async with Redis.from_url(redis_url) as raw:
+        await raw.zincrby("rp:workers", -9000, "w-gone")
+    found, ready = await look(client), (await client.get("/readyz")).json()
+    (trouble,) = [one for one in found.troubles if one.kind == "silent"]
+    assert trouble.title == "1 worker has not been heard of for 9 s (lost-host)"
+    assert found.verdict == f"{trouble.title}."
+    assert trouble.title in ready["warnings"]
+
+
+async def test_workers_of_an_earlier_release_alone_are_a_warning(
+    client: httpx.AsyncClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    assert any("of an earlier release" in warning for warning in (await client.get("/readyz")).json()["warnings"])
 
 
 async def test_batches_that_wait_for_one_trainer_are_one_trouble(

@@ -15,9 +15,10 @@ class Trouble(Answer):
 
     model_config = ConfigDict(frozen=True)
 
-    kind: Literal["not_ready", "waits", "failed", "drift", "dead_letters", "warning"]
-    """The pool can run nothing; rollouts wait; all rollouts of batches failed; rollouts were split, because the trainer
-    had rendered their history in another way; rollouts were given up; a setting."""
+    kind: Literal["not_ready", "closed", "silent", "waits", "failed", "drift", "dead_letters", "warning"]
+    """The pool can run nothing; it takes no work; workers are not heard of; rollouts wait; all rollouts of batches
+    failed; rollouts were split, because the trainer had rendered their history in another way; rollouts were given up;
+    a setting."""
     title: str
     """What it is, in a few words."""
     detail: str = ""

@@ -5,6 +5,7 @@
   and its types lack.
 - A queue of that transport is a list under the queue's name. kombu pushes on the left and pops on the right, so the
   last element is the oldest message. It is JSON with the message's `headers`.
+- `Transport.connection_errors`: after one of them Celery's consumer begins anew.
 - `Channel.pool`, `async_pool`, `_get_pool` and `_connparams` of it: connections for commands, and those that
   wait for messages. What closes a channel disconnects `_pool`, which stays None here.
 - `kombu.transport.TRANSPORT_ALIASES`: the transport of a URL by its scheme (`celery_app.py`).
@@ -20,6 +21,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kombu.transport.redis import Channel, Transport
+from redis.exceptions import ResponseError
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.queue.celery_app import KEY_PREFIX
@@ -56,6 +58,9 @@ class LeanTransport(Transport):
     """kombu's Redis transport with few connections: one for each channel that waits, and one for all commands."""
 
     Channel = _LeanChannel
+    # A Redis may refuse all writes for a while: too few replicas, a full disk, a fail-over. The consumer ended for good
+    # then, and its worker stood among the living until it had drained.
+    connection_errors = (*Transport.connection_errors, ResponseError)
 
 
 def batched(producer: Any, size: int) -> AbstractContextManager[object]:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 
 from rolloutpool_common.protocol.options import RolloutSpec
+from rolloutpool_common.store import keys
 from rolloutpool_common.store.annotations import Annotations
 from rolloutpool_common.store.attachments import Attachments
 from rolloutpool_common.store.batch_list import BatchLists
@@ -179,6 +180,16 @@ class Store:
             start = time.perf_counter()
             await self.connection.redis.ping()
             return (time.perf_counter() - start) * 1000
+
+    async def why_no_writes(self) -> str:
+        """Says why a Redis that answers takes no writes; nothing where it takes them."""
+        try:
+            with store_errors():
+                # It changes nothing, and is refused like all that might: by a replica, on a full disk.
+                await self.connection.redis.unlink(keys.NOTHING)
+        except StoreUnavailable as error:
+            return error.message
+        return ""
 
     async def warnings(self) -> list[str]:
         """Says which settings of Redis put accepted work at risk; raises `StoreUnavailable`."""

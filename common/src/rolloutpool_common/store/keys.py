@@ -143,6 +143,8 @@ OTHER_ENDPOINTS = "other"
 """Stands for all endpoints that have no sums of their own."""
 PIECES = f"{PREFIX}pieces"
 DOUBTS = f"{PREFIX}doubts"
+NOTHING = f"{PREFIX}nothing"
+"""Never there."""
 
 
 def batch(batch_id: str, part: str = "") -> str:

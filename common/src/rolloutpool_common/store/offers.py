@@ -4,6 +4,7 @@ A worker's record says what it offers. Workers of earlier releases say it only i
 on their behalf; one that cannot be read offers nothing. They read no queue of their own (`lanes.py`).
 """
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from rolloutpool_common.store.announcements import LATE_SECONDS, offer_of, read_
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
+
+_log = logging.getLogger(__name__)
 
 
 class OffersLook(NamedTuple):
@@ -45,6 +48,10 @@ class Offers:
             read = [part for worker, about in answer["unread"] for part in (worker, _shown_offer(worker, about))]
             answer = named(await self._connection.script("offers", late_ms, *read))
             changed = True
+        if answer["risen"]:
+            _log.warning(
+                "the last worker of an earlier release is gone: the data is of this release now, and only it reads it"
+            )
         return OffersLook(changed, [(Priority(priority.decode()), offer.decode()) for priority, offer in gone])
 
     async def queue_for(self, needs: Iterable[str]) -> str | None:

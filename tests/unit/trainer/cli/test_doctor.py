@@ -104,7 +104,8 @@ def test_what_callers_should_know_of_the_pool_is_a_warning(
 
 def test_a_silent_worker(pool: StubPool) -> None:
     found = findings(pool, worker(), worker(worker_id="w2", last_beat_age_s=4.0))
-    assert found["workers"] == DoctorFinding("workers", DoctorVerdict.WARNING, "w2 on h has been silent for 4 s")
+    assert found["workers"].verdict is DoctorVerdict.WARNING
+    assert found["workers"].detail == "w2 on h has been silent for 4 s, and keeps its 3 rollouts until it is lost"
 
 
 def test_dead_workers_do_not_count(pool: StubPool) -> None:

@@ -1,7 +1,7 @@
 """`rolloutpool doctor`: checks from this machine whether a pool can do its work, and says what to do if it can't."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -76,11 +76,9 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         yield from _readiness(client.ask(calls.readiness()))
         try:
             listed = client.ask(calls.listed_workers())
-        except Unauthorized as error:
-            yield from (
-                _not_checked(check, f"it takes a key with the scope admin: {error}")
-                for check in ("workers", "tokenizers")
-            )
+        except ClientError as error:
+            needs = "it takes a key with the scope admin: " if isinstance(error, Unauthorized) else ""
+            yield from (_not_checked(check, f"{needs}{error}") for check in ("workers", "tokenizers"))
         else:
             for one in listed.unreadable:
                 yield DoctorFinding("workers", DoctorVerdict.WARNING, f"{one.worker_id} cannot be read: {one.why}")
@@ -106,8 +104,9 @@ def _readiness(answer: "Ready | ErrorDetail") -> Iterator[DoctorFinding]:
     yield DoctorFinding("readiness", verdict, f"Redis answers in {answer.redis_ms:.1f} ms, {taken[answer.submits]}")
     for warning in answer.warnings:
         is_keys, is_submits = "ROLLOUTPOOL_API_KEYS_FILE" in warning, warning.startswith("submits ")
-        is_deltas = warning.startswith("delta_doubted")
+        is_deltas, is_workers = warning.startswith("delta_doubted"), "worker" in warning.partition(" (")[0]
         about = "keys" if is_keys else "submits" if is_submits else "deltas" if is_deltas else "Redis"
+        about = "workers" if is_workers and about == "Redis" else about
         yield DoctorFinding(about, DoctorVerdict.WARNING, warning)
 
 
@@ -122,20 +121,26 @@ def _workers(workers: "list[Worker]") -> Iterator[DoctorFinding]:
     slots = sum(worker.slots for worker in alive)
     running = sum(worker.running for worker in alive)
     yield DoctorFinding("workers", DoctorVerdict.OK, f"{len(alive)} alive, {running} of {slots} slots in use")
-    for worker in alive:
+    for worker in workers:
         if worker.last_beat_age_s > SILENT_SECONDS:
             silence = f"{worker.worker_id} on {worker.host} has been silent for {worker.last_beat_age_s:.0f} s"
-            yield DoctorFinding("workers", DoctorVerdict.WARNING, silence)
-    versions = {str(sorted(worker.versions.items())) for worker in alive}
-    if len(versions) > 1:
-        yield DoctorFinding(
-            "versions", DoctorVerdict.WARNING, f"the workers run {len(versions)} different sets: {versions}"
-        )
+            yield DoctorFinding(
+                "workers", DoctorVerdict.WARNING, f"{silence}, and keeps its {worker.running} rollouts until it is lost"
+            )
+    if differing := sorted(_differing([worker.versions for worker in alive])):
+        yield DoctorFinding("versions", DoctorVerdict.WARNING, f"not the same on all workers: {'; '.join(differing)}")
     newest = max(worker.reads for worker in alive)
     if older := [worker.worker_id for worker in alive if worker.reads < newest]:
         outdated = f"{len(older)} of an older release get no new work; stop them once this release has workers: {older}"
         yield DoctorFinding("releases", DoctorVerdict.WARNING, outdated)
     yield from _tokenizers(alive)
+
+
+def _differing(versions: "Sequence[Mapping[str, str]]") -> Iterator[str]:
+    for name in {name for one in versions for name in one}:
+        found = sorted({one.get(name, "none")[:12] for one in versions})
+        if len(found) > 1:
+            yield f"{name} {', '.join(found)}"
 
 
 def _tokenizers(alive: "list[Worker]") -> Iterator[DoctorFinding]:

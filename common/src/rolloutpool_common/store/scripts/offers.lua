@@ -2,7 +2,8 @@
 -- ARGV: ms without a beat after which no worker is counted on, then worker, offer, ...: of those that have announced
 -- themselves without saying what they offer, what their announcement shows.
 -- Answer: unread (a list of {worker, announcement} of such workers, of whom nothing is noted yet), gone (a list of
--- {priority, offer}: nobody takes messages from this queue any more), changed (1: another set of offers than before).
+-- {priority, offer}: nobody takes messages from this queue any more), changed (1: another set of offers than before), risen
+-- (1: the data is of this release's schema from now on).
 --
 -- 1. `offers` has for each offer `{workers that beat} {1, or 0: they take no messages from a queue of their own} {offer}`.
 -- 2. Workers that shut down, that were declared dead, and isolated ones do not count.
@@ -37,12 +38,13 @@ for i = 1, #found, 2 do
 end
 
 -- 2. Write what has changed.
-local is_older = #unread > 0
+local is_older, risen = #unread > 0, 0
 for _, one in pairs(read) do is_older = is_older or not string.find(one.offer, RELEASE, 1, true) end
 if is_older then
   redis.call('SET', P .. 'older', 1)
 elseif redis.call('DEL', P .. 'older') == 1 then
   redis.call('SET', P .. 'schema', 3)
+  risen = 1
 end
 local changed = redis.call('HSETNX', P .. 'offers', 'read', '') == 1
 local noted = redis.call('HGETALL', P .. 'offers')
@@ -83,4 +85,4 @@ for _, route in ipairs(redis.call('SMEMBERS', P .. 'routes')) do
     if was_empty then redis.call('SREM', P .. 'routes', route) end
   end
 end
-return { 'unread', unread, 'gone', gone, 'changed', changed and 1 or 0 }
+return { 'unread', unread, 'gone', gone, 'changed', changed and 1 or 0, 'risen', risen }
