@@ -378,8 +378,9 @@ bench-pair: $(STAMP) ## Compare what a rollout costs its worker with a commit, i
 bench-tokens: $(TOKENIZERS) ## Time a turn at 1k to 128k tokens, next to a trainer that renders history again
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tokens $(ARGS)
 
-bench-kills: $(STAMP) ## Give a pool and verifiers' env server the same kill, and count what comes back (QUICK=1)
+bench-kills: $(STAMP) ## Give a pool and verifiers' env server, and a door and OpenEnv's capture, the same kill, and count what comes back (QUICK=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.peers.kills $(if $(QUICK),--quick) $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.peers.captures $(if $(QUICK),--quick) $(ARGS)
 
 TOKENS_PEERS := build/tokens-peers
 bench-token-cases: $(STAMP) $(TOKENIZERS) ## Answer the token cases with the pool's renderer, TITO and renderers, in a venv below build/
