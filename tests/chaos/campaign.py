@@ -11,11 +11,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.cast import Cast, machine_names
+from tests.chaos.cast import Cast
 from tests.chaos.clocks import find_library
 from tests.chaos.consumer import Consumer
 from tests.chaos.faults import Faults
 from tests.chaos.hogs import Hogs
+from tests.chaos.hosts import machine_names
 from tests.chaos.items import SHARES, draw_items
 from tests.chaos.manners import Manner
 from tests.chaos.record import Record

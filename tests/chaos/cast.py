@@ -27,25 +27,23 @@ from tests.chaos import sockets
 from tests.chaos.census import Census, Member
 from tests.chaos.clocks import Clock
 from tests.chaos.environments import write_file
-from tests.chaos.hosts import Host
+from tests.chaos.hosts import APIS, Host, host_names, lay_out_build, numbered, redis_options
 from tests.chaos.link import LOOPBACK, Link
 from tests.chaos.manners import Manner
 from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
 from tests.machines.network import HERE, Machine
-from tests.support.other_builds import CommitMissing, lay_out, listed_builds, python_path
+from tests.support.other_builds import python_path
 from tests.support.waiting import until
 
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Cast", "host_names", "machine_names"]
+__all__ = ["Cast"]
 
 ROOT = Path(__file__).parents[2]
-APIS, TRAINERS = 2, 2
-ELASTIC = 2
-"""Hosts that come and go; the last one is of the build of another commit."""
+TRAINERS = 2
 SCALE_IN_SECONDS = 45.0
 """A host that is scaled in drains first."""
 START_SECONDS = 120.0
@@ -53,30 +51,6 @@ CLOSE_LOOKS = 30
 """Twice a second: a close may take ten."""
 
 Failpoints = dict[str, float]
-
-
-def host_names(count: int) -> list[str]:
-    """The hosts of a cast with so many that stay."""
-    return [*_numbered("host", count), *_numbered("elastic", ELASTIC)]
-
-
-def machine_names(hosts: int) -> list[str]:
-    """The machines of a cast with so many hosts that stay."""
-    return ["redis", *_numbered("api", APIS), *host_names(hosts)]
-
-
-def _numbered(kind: str, count: int) -> list[str]:
-    return [f"{kind}-{n}" for n in range(count)]
-
-
-def _lay_out_build(folder: Path, record: Record) -> Path | None:
-    """Lays out the sources of the newest build of `builds.txt`; None where this clone does not have its commit."""
-    commit = listed_builds()[-1]
-    try:
-        return lay_out(commit, folder)
-    except CommitMissing as missing:
-        record.write("skipped", why=f"mixed builds: {missing}")
-        return None
 
 
 class Cast:
@@ -94,17 +68,10 @@ class Cast:
         clocks: bool = False,
         machines: Mapping[str, Machine] | None = None,
     ) -> None:
-        """Nothing runs yet.
+        """Nothing runs yet. `hosts` says how many workers each has, `latency` how many seconds a turn takes on average.
 
-        Args:
-            folder: Of all logs and data.
-            record: Takes what happens.
-            hosts: How many workers each host has.
-            latency: Seconds that a turn takes on average.
-            failpoints: The chance of each.
-            env: Further settings of API and workers.
-            clocks: Whether the clocks of Redis and of the hosts can be made to jump.
-            machines: Where Redis, APIs and hosts run, by `machine_names`; here where there are none.
+        `failpoints` has the chance of each. With `clocks`, those of Redis and of the hosts can be made to jump. Redis,
+        APIs and hosts run on `machines` by their names (`machine_names`), or here where there are none.
         """
         self.folder = folder
         self.machines = dict(machines or {})
@@ -124,7 +91,7 @@ class Cast:
         self._record = record
         self._latency = latency
         self._ports = [{manner: next(ports) for manner in Manner} for _ in range(TRAINERS)]
-        self.store_links = [self._link_to_redis(name) for name in _numbered("api", APIS)]
+        self.store_links = [self._link_to_redis(name) for name in numbered("api", APIS)]
         self.worker_links = [self._link_to_redis(name) for name in host_names(len(hosts))]
         self.trainer_links = [
             {
@@ -145,13 +112,15 @@ class Cast:
         self.clocks = {name: Clock(folder / f"clock-{name}") for name in ("redis", "hosts")} if clocks else {}
         redis_env = self.clocks["redis"].env if clocks else {}
         self.redis = self._process(
-            "redis", [find_server(), *self.redis_options(self.redis_port, "redis")], dict(redis_env)
+            "redis",
+            [find_server(), *redis_options(folder / "redis", self.redis_address, self.redis_port)],
+            dict(redis_env),
         )
         self.apis: list[Process] = []
         self._children = hosts
         self._more_env = dict(env or {})
         self.hosts: list[Host] = []
-        self._other_build = _lay_out_build(folder / "build", record)
+        self._other_build = lay_out_build(folder / "build", record)
         self.gone: list[Process] = []
         """The processes of hosts that were scaled in."""
         self.census = Census(record, self.redis_address, self.redis_port, self._pids_of_hosts)
@@ -266,14 +235,7 @@ class Cast:
         return host.name
 
     def _worker_process(self, link: Link, children: int, *, whole: bool = True, sources: Path | None = None) -> Process:
-        """Makes the process of a host.
-
-        Args:
-            link: Its way to Redis.
-            children: How many workers it has.
-            whole: Whether it has graders and environments.
-            sources: Of another build; None runs this one.
-        """
+        """Makes a host with so many workers, with graders and environments where it is `whole`, maybe of other `sources`."""
         plugins = ["tests.chaos.gil", *(["tests.chaos.graders"] if whole else [])]
         return self._process(
             link.name,
@@ -430,17 +392,3 @@ class Cast:
             VARIABLE: self._armed,
             **self._more_env,
         }
-
-    def redis_options(self, port: int, folder: str) -> list[str]:
-        """How a Redis of this campaign is run."""
-        options = {
-            "--bind": self.redis_address,
-            "--protected-mode": "no",
-            "--port": str(port),
-            "--dir": str(self.folder / folder),
-            "--appendonly": "yes",
-            "--appendfsync": "always",
-            "--save": "",
-            "--maxmemory-policy": "noeviction",
-        }
-        return [part for option in options.items() for part in option]

@@ -13,7 +13,7 @@ from rolloutpool_common.store.schema import SCHEMA_VERSION
 OLD_WORKERS = "all live workers are of an earlier release, which gets no new work; start workers of this one"
 
 
-class Condition(NamedTuple):
+class PoolReadiness(NamedTuple):
     """What a look at Redis, the workers and the room for more has found."""
 
     redis_ms: float
@@ -36,7 +36,7 @@ async def readiness(services: ApiServices) -> Ready:
     return Ready(redis_ms=found.redis_ms, workers=found.live, submits=found.submits, warnings=warnings)
 
 
-async def examine(services: ApiServices) -> Condition:
+async def examine(services: ApiServices) -> PoolReadiness:
     """Looks at the pool; raises `NotReady` with the reasons where nothing would run."""
     services.raise_if_stopping()
     try:
@@ -59,7 +59,7 @@ async def examine(services: ApiServices) -> Condition:
         warnings.append(OLD_WORKERS)
     if (fault := services.keys.fault) is not None:
         warnings.append(fault)
-    return Condition(redis_ms, len(live), quiet, submits, why, warnings)
+    return PoolReadiness(redis_ms, len(live), quiet, submits, why, warnings)
 
 
 def silence(quiet: Sequence[Worker]) -> str:

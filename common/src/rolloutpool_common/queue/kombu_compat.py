@@ -5,7 +5,7 @@
   and its types lack.
 - A queue of that transport is a list under the queue's name. kombu pushes on the left and pops on the right, so the
   last element is the oldest message. It is JSON with the message's `headers`.
-- `Transport.connection_errors`: after one of them Celery's consumer begins anew.
+- `Transport.connection_errors`, after which Celery's consumer begins anew, and `channel_errors`: what Redis refuses.
 - `Channel.pool`, `async_pool`, `_get_pool` and `_connparams` of it: connections for commands, and those that
   wait for messages. What closes a channel disconnects `_pool`, which stays None here.
 - `kombu.transport.TRANSPORT_ALIASES`: the transport of a URL by its scheme (`celery_app.py`).
@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kombu.transport.redis import Channel, Transport
-from redis.exceptions import ResponseError
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.queue.celery_app import KEY_PREFIX
@@ -60,7 +59,7 @@ class LeanTransport(Transport):
     Channel = _LeanChannel
     # A Redis may refuse all writes for a while: too few replicas, a full disk, a fail-over. The consumer ended for good
     # then, and its worker stood among the living until it had drained.
-    connection_errors = (*Transport.connection_errors, ResponseError)
+    connection_errors = (*Transport.connection_errors, *Transport.channel_errors)
 
 
 def batched(producer: Any, size: int) -> AbstractContextManager[object]:

@@ -100,6 +100,7 @@ rp:schema                  string  version of all this data (`schema.py`); absen
 rp:older                   string  1 while a worker lives that does not read this version (`offers.lua`)
 rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`);
                                    data: a name of this data, by chance (`polling_leases.py`)
+rp:nothing                 none    never there: removing it is a write that changes nothing (`why_no_writes`)
 rp:leader                  string  the process that reconciles; expires by itself
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
 rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
