@@ -207,4 +207,4 @@ def test_an_actor_that_is_not_installed_is_named(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install 'rolloutpool-trainer[pool]'" in done.stderr
+    assert "in the checkout: pip install -e common" in done.stderr
