@@ -90,7 +90,7 @@ class ChatTokenizer:
         self._templates = {source: Template(chat, source, budget) for source in sources}
         self._only: str | None = sources[0] if len(sources) == 1 else None
         written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
-        self._codec = Codec(backend, written)
+        self._written, self._codec = written, Codec(backend, written)
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
@@ -129,6 +129,17 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
         return self._codec.vocabulary.size
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        """One more than the largest id of a prompt.
+
+        A model may lack the special tokens behind it: Gemma 3's text models have no id of an image.
+        """
+        size, strings = self.vocab_size, self._codec.control_strings
+        while (text := strings.get(size - 1)) is not None and text not in self._written:
+            size -= 1
+        return size
 
     @property
     def control_ids(self) -> frozenset[int]:
