@@ -65,7 +65,7 @@ class RenderedConversation:
 
 
 class ChatTokenizer:
-    """Renders and encodes for one model family."""
+    """Renders and encodes for one model family; `load_tokenizer` makes it."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class ChatTokenizer:
         self.doubts = doubts or Doubts()
         """Which shapes of deltas go by the rule."""
         self.name = name
+        """As it was loaded: the rollouts' `tokenizer_name`."""
         self.revision = revision
         self.fingerprint = fingerprint
         self._chat = chat
@@ -98,7 +99,7 @@ class ChatTokenizer:
         self.close_token = ends[self._template(None).source].close
         """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
-        """Its id."""
+        """The id that ends an assistant message; None where the template writes none."""
         stops |= {self.close_token} if self.close_token else frozenset()
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
