@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 from scripts.write_reference import meanings, table
 
 import rolloutpool_trainer
+from rolloutpool_common import rendering
 from rolloutpool_trainer import errors
 
 __all__ = ["PAGE", "page"]
@@ -36,7 +37,7 @@ this page from the docstrings; [training](training.md) shows how the parts work 
 
 `AsyncRolloutClient`, `AsyncBatch`, `AsyncTrainableGroup` and `AsyncRolloutStream` are the same for asyncio: their
 methods are awaited, and what yields is read with `async for`. Names of `rolloutpool_trainer` are imported from there,
-names of `rolloutpool_rl` from their modules.
+names of `rolloutpool_rl` from their modules, `load_tokenizer` and `ChatTokenizer` from `rolloutpool_common.rendering`.
 """
 TRAINER = {
     "A pool": ("RolloutClient", "LocalPool"),
@@ -46,6 +47,8 @@ TRAINER = {
     "Policies": ("batched", "TransformersSampler", "Demonstrations"),
 }
 """Names of `rolloutpool_trainer`, by heading."""
+OF_TOKENIZERS = ("name", "vocab_size", "close_id", "closing", "stop_ids", "encode", "decode")
+"""What a trainer uses of a `ChatTokenizer`; the renders are the pool's."""
 MATHS = (
     *("advantages", "turn_rewards", "losses", "reductions", "logits", "padded_batch", "export", "attachments"),
     *("prefix_tree", "role_masks", "inference_context"),
@@ -62,6 +65,9 @@ def page() -> str:
     for heading, names in TRAINER.items():
         parts.append(f"## {heading}\n")
         parts += [described(name, getattr(rolloutpool_trainer, name)) for name in names]
+    parts.append("## Tokenizers\n")
+    parts.append(described("load_tokenizer", rendering.load_tokenizer))
+    parts.append(described("ChatTokenizer", rendering.ChatTokenizer, only=OF_TOKENIZERS))
     parts.append("## Maths\n")
     for name in MATHS:
         module = importlib.import_module(f"rolloutpool_rl.{name}")
@@ -77,18 +83,19 @@ def page() -> str:
     return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
 
 
-def described(name: str, value: Any, level: int = 3) -> str:
-    """Describes a class or a function."""
+def described(name: str, value: Any, level: int = 3, only: Sequence[str] = ()) -> str:
+    """Describes a class or a function; of a class that callers don't make themselves, `only` these members."""
     if not isinstance(value, type):
         return function(name, value, level)
     parts = [f"{'#' * level} `{name}`\n", prose(value.__doc__ or "")]
     # That of a dataclass has no source.
-    if "__init__" in vars(value) and not is_dataclass(value):
+    if "__init__" in vars(value) and not is_dataclass(value) and not only:
         parts.append(function(name, vars(value)["__init__"], None))
     known = {**meanings(value), **attributes(value)}
-    if fields := [(f"`{one}`", text) for one, text in known.items() if not one.startswith("_")]:
+    shown = {one for one in known if not one.startswith("_")} & set(only or known)
+    if fields := [(f"`{one}`", text) for one, text in known.items() if one in shown]:
         parts.append(table("field|is", fields))
-    parts += [function(f"{name}.{one}", member, level + 1) for one, member in methods(value)]
+    parts += [function(f"{name}.{one}", member, level + 1) for one, member in methods(value) if not only or one in only]
     return "\n\n".join(parts) + "\n"
 
 

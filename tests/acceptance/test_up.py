@@ -25,6 +25,23 @@ from rolloutpool_trainer.local.ports import free_port
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 ITEM = {"messages": [{"role": "user", "content": "What is (2 + 3) * 4?"}]}
 
+PLUGINS = """
+from rolloutpool_worker.graders import grader
+from rolloutpool_worker.tools import tool
+
+@tool()
+async def middle(context, low: int, high: int) -> object:
+    "Gives the middle."
+
+@tool()
+async def half(context, number: int) -> object:
+    "Gives the half."
+
+@grader()
+def few(rollout, options):
+    return 1.0
+"""
+
 
 class Command:
     """A running `rolloutpool …`, whose output is read line by line."""
@@ -90,7 +107,10 @@ def test_it_tells_where_everything_is_and_starts_a_crashed_worker_again(tmp_path
     environments.touch(0o600)
     environments.write_text('[numbers]\nkind = "http"\nurl = "http://127.0.0.1:9"\ncrash = "restartable"\n')
     options = ("--flower", "--flower-port", str(free_port()), "--environments", str(environments))
-    with up(tmp_path, *options) as (command, url):
+    (plugins := tmp_path.with_suffix(".plugins")).mkdir()
+    (plugins / "mine.py").write_text(PLUGINS)
+    with up(tmp_path, *options, PYTHONPATH=str(plugins), ROLLOUTPOOL_PLUGINS="mine") as (command, url):
+        assert re.search(r"plug-ins +environment numbers; grader few; tool half, middle\n", command.output)
         flower, file = re.findall(r"Flower +(http\S+) +\(user:password in (\S+)\)", command.output)[0]
         user, password = Path(file).read_text().strip().split(":")
         assert httpx.get(f"{url}/docs").status_code == 200
@@ -207,4 +227,4 @@ def test_an_actor_that_is_not_installed_is_named(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install 'rolloutpool-trainer[pool]'" in done.stderr
+    assert "in the checkout: pip install -e common" in done.stderr

@@ -64,6 +64,13 @@ def test_each_turn_of_a_batch_is_as_if_it_were_alone(model: Any, tokenizer: Chat
         assert (known(model, prompt, turn, how.temperature) - torch.tensor(turn.logprobs)).abs().max() < 1e-4
 
 
+def test_a_model_without_ids_of_the_tokenizer_is_refused_at_once(model: Any, tokenizer: ChatTokenizer) -> None:
+    model.resize_token_embeddings(tokenizer.vocab_size - 1)
+    have, want = tokenizer.vocab_size - 1, tokenizer.vocab_size
+    with pytest.raises(ValueError, match=f"has {have} ids, and prompts of {TINY} have {want}.*`vocab_size={want}`"):
+        TransformersSampler(model, tokenizer)
+
+
 def test_a_seed_gives_the_same_turn_whatever_is_sampled_beside_it(model: Any, tokenizer: ChatTokenizer) -> None:
     sampler = TransformersSampler(model, tokenizer)
     (alone,) = sampler.sample([PROMPTS[1]], [params(seed=7)])

@@ -79,7 +79,8 @@ def test_the_lock_names_no_host_and_no_path() -> None:
 def test_the_lock_satisfies_every_manifest(folder: str) -> None:
     own = {canonicalize_name(manifest(name)["project"]["name"]) for name in DISTRIBUTIONS}
     pins = locked()
-    requirements = [need for need in declared()[folder] if canonicalize_name(need.name) not in own]
+    # The lock has no torch on purpose: it is for one policy alone, and in the build of its machine.
+    requirements = [need for need in declared()[folder] if canonicalize_name(need.name) not in {*own, "torch"}]
     stale = [
         str(need)
         for need in requirements
@@ -87,6 +88,7 @@ def test_the_lock_satisfies_every_manifest(folder: str) -> None:
     ]
     assert not stale, f"{folder}/pyproject.toml asks for what requirements.lock lacks (run `make lock`): {stale}"
     assert own.isdisjoint(pins), "workspace members are installed from the tree, not from the lock"
+    assert "torch" not in pins
 
 
 def test_the_distributions_share_one_version_and_pin_each_other_to_it() -> None:

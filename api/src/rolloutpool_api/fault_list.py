@@ -20,6 +20,7 @@ LONGEST_MESSAGE = 500
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TEXTS = {
     "missing": "required",
+    "model_type": 'must be an object; an environment or a grader is {"name": …}',
     "extra_forbidden": "unknown field; remove it, or check its spelling",
 }
 

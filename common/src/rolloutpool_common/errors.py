@@ -5,6 +5,7 @@ is safe (`retryable`), and the trainer's status code. It decides these once, whe
 them. So the code that retries a call and the code that requeues a rollout always agree.
 
     RolloutPoolError
+    ├── MissingExtra                 a part of a distribution was not installed
     └── RolloutError                 ends one rollout; turned into one `Failure`
         ├── RequestFault             the job was wrong
         │   ├── TokenizerLoadFailed
@@ -58,6 +59,7 @@ __all__ = [
     "LeaseExpired",
     "MaskDisproved",
     "MaskImpossible",
+    "MissingExtra",
     "PoisonRollout",
     "PolicyFault",
     "PromptTooLong",
@@ -87,6 +89,20 @@ class RolloutPoolError(Exception):
     def __init__(self, message: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
         super().__init__(self.message)
+
+
+class MissingExtra(RolloutPoolError, ModuleNotFoundError):
+    """A part of rolloutpool is not installed."""
+
+    INSTALL = "pip install -e common -e rl -e api -e 'worker[flower]' -e 'trainer[pool,callback,maths]'"
+    """Everything, as docs/quickstart.md prints it. The distributions are on no index, so no name of them is advised."""
+
+    @classmethod
+    def needed(cls, by: str, module: str, line: str = INSTALL) -> "MissingExtra":
+        """Makes the error of what needs a module, with the line that installs it from the checkout."""
+        error = cls(f"{by} needs {module}; in the checkout: {line} (docs/quickstart.md#install)")
+        error.name = module
+        return error
 
 
 class RolloutError(RolloutPoolError):

@@ -2,6 +2,7 @@
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,14 +68,10 @@ def test_clients_need_the_base_dependencies_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "name", "extra"),
-    [
-        ("starlette", "callback_app", "callback"),
-        ("numpy", "InferenceContext", "callback,maths"),
-        ("transformers", "MaskGenerator", "callback,maths"),
-    ],
+    ("package", "name"),
+    [("starlette", "callback_app"), ("numpy", "InferenceContext"), ("transformers", "MaskGenerator")],
 )
-def test_a_missing_extra_is_named(package: str, name: str, extra: str) -> None:
+def test_a_missing_package_is_named_with_the_line_that_installs_it(package: str, name: str) -> None:
     script = (
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
@@ -82,7 +79,22 @@ def test_a_missing_extra_is_named(package: str, name: str, extra: str) -> None:
         f"try: rolloutpool_trainer.{name}\n"
         "except rolloutpool_trainer.MissingExtra as error: print(error)\n"
     )
-    assert f"{name} needs {package}: pip install 'rolloutpool-trainer[{extra}]'" in python(script)
+    said = python(script)
+    line = re.fullmatch(rf"{name} needs {package}; in the checkout: (.+) \(docs/quickstart.md#install\)\n", said)
+    assert line, said
+    assert f"\n{line[1]}  # everything\n" in (Path(__file__).parents[3] / "docs" / "quickstart.md").read_text()
+
+
+@pytest.mark.parametrize("package", ["cachetools", "jinja2", "tokenizers", "transformers"])
+def test_a_tokenizer_without_its_extra_says_so(package: str) -> None:
+    script = (
+        "import pickle, sys\n"
+        f"sys.modules[{package!r}] = None\n"
+        "try: from rolloutpool_common.rendering import load_tokenizer\n"
+        "except ImportError as error: print(type(error).__name__, pickle.loads(pickle.dumps(error)), error.name)\n"
+    )
+    said = f"MissingExtra a tokenizer needs {package}; in the checkout: pip .+ {package}\n"
+    assert re.fullmatch(said, python(script))
 
 
 def test_help_imports_nothing_slow() -> None:

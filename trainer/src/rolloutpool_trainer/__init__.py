@@ -12,7 +12,7 @@ The packages:
 
 All public names can be imported from here; each is loaded when it is first used. The clients need httpx only, the
 endpoint needs the extra `callback`, `LocalPool` the extra `pool`, and names of `rolloutpool_rl` the extra `maths`. The
-error for a missing extra names it.
+error for a missing extra says what to install.
 """
 
 import importlib
@@ -184,17 +184,6 @@ _HOMES = {
     "callback_app": "rolloutpool_trainer.endpoint.app",
     "serve_callback": "rolloutpool_trainer.endpoint.server",
 }
-_EXTRAS = {
-    "rolloutpool_rl.errors": "maths",
-    "rolloutpool_rl.inference_context": "callback,maths",
-    "rolloutpool_rl.role_masks": "callback,maths",
-    "rolloutpool_trainer.endpoint.app": "callback",
-    "rolloutpool_trainer.endpoint.batching": "callback",
-    "rolloutpool_trainer.endpoint.demonstrations": "callback",
-    "rolloutpool_trainer.endpoint.policy": "callback",
-    "rolloutpool_trainer.endpoint.server": "callback",
-    "rolloutpool_trainer.endpoint.transformers_sampler": "callback",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -204,12 +193,10 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
-        if home not in _EXTRAS:
-            raise
         from rolloutpool_trainer.errors import MissingExtra
 
         package = (error.name or "").partition(".")[0]
-        raise MissingExtra(f"{name} needs {package}: pip install 'rolloutpool-trainer[{_EXTRAS[home]}]'") from error
+        raise MissingExtra.needed(name, package) from error
     globals()[name] = value
     return value
 

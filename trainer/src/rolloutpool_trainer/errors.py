@@ -1,6 +1,7 @@
 """Says what can go wrong between a trainer and its pool.
 
     RolloutPoolError
+    ├── MissingExtra                 a part of this package was not installed
     └── TrainerError
         ├── ClientError              the pool could not do what a client asked
         │   ├── PoolUnavailable      no answer, or 502/503/504, until the client's time-out
@@ -13,7 +14,6 @@
         │   ├── NothingKept          the caller's `keep` refuses every group
         │   └── UnexpectedAnswer     an answer that this client cannot read
         ├── DemonstrationRefused     a recorded conversation can't be played
-        ├── MissingExtra             a part of this package was not installed
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
         ├── UnreadableResults        a file does not hold results
         └── LocalPoolError           a pool on this machine could not start or go on
@@ -29,7 +29,7 @@ pickled, because trainers send them between processes.
 
 from collections.abc import Sequence
 
-from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.errors import MissingExtra, RolloutPoolError
 from rolloutpool_common.protocol.errors import Fault
 
 __all__ = [
@@ -123,10 +123,6 @@ class UnexpectedAnswer(ClientError):
 
 class DemonstrationRefused(TrainerError):
     """A recorded conversation can't be played through the pool exactly."""
-
-
-class MissingExtra(TrainerError, ImportError):
-    """A part of rolloutpool-trainer is not installed."""
 
 
 class SamplesBroken(TrainerError, ValueError):

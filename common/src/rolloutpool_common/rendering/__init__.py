@@ -9,7 +9,8 @@
 - `parsing` makes messages of sampled text.
 - `checks` finds out what a tokenizer's template does.
 
-Needs the extra `rendering`. The import takes seconds because of transformers, so import it only where it is needed.
+Needs the extra `rendering`, and raises `MissingExtra` without it. The import takes seconds because of transformers, so
+import it only where it is needed.
 """
 
 import os
@@ -17,30 +18,35 @@ import os
 # It advises to install PyTorch, on each import; tokenizers need none.
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
-from rolloutpool_common.protocol.drift import DriftLabel
-from rolloutpool_common.rendering.cache import TokenizerCache
-from rolloutpool_common.rendering.delta import Delta
-from rolloutpool_common.rendering.drift import classify, verify_prompt_contains
-from rolloutpool_common.rendering.errors import (
-    WRITTEN_BY_OTHERS,
-    AssistantAppended,
-    ContentUnsafe,
-    HistoryRewritten,
-    PartsRefused,
-    RenderFailed,
-    TemplateMissing,
-    TemplateRefused,
-    TokenizerLoadError,
-    TokenizerNotAllowed,
-    TurnEndNotFound,
-    TypedTextChanged,
-)
-from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-from rolloutpool_common.rendering.parsing import ParsedTurn, TurnParser
-from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
-from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
-from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
-from rolloutpool_common.tokens.entries import TokenizerFingerprint
+from rolloutpool_common.errors import MissingExtra
+
+try:
+    from rolloutpool_common.protocol.drift import DriftLabel
+    from rolloutpool_common.rendering.cache import TokenizerCache
+    from rolloutpool_common.rendering.delta import Delta
+    from rolloutpool_common.rendering.drift import classify, verify_prompt_contains
+    from rolloutpool_common.rendering.errors import (
+        WRITTEN_BY_OTHERS,
+        AssistantAppended,
+        ContentUnsafe,
+        HistoryRewritten,
+        PartsRefused,
+        RenderFailed,
+        TemplateMissing,
+        TemplateRefused,
+        TokenizerLoadError,
+        TokenizerNotAllowed,
+        TurnEndNotFound,
+        TypedTextChanged,
+    )
+    from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+    from rolloutpool_common.rendering.parsing import ParsedTurn, TurnParser
+    from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
+    from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
+    from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL
+    from rolloutpool_common.tokens.entries import TokenizerFingerprint
+except ModuleNotFoundError as error:
+    raise MissingExtra.needed("a tokenizer", error.name or "another module") from error
 
 __all__ = [
     "SAMPLED_TAIL",

@@ -18,7 +18,7 @@ from cachetools import TTLCache
 
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TokenizerLoadError, TokenizerNotAllowed
-from rolloutpool_common.rendering.loading import load_tokenizer
+from rolloutpool_common.rendering.loading import is_path, load_tokenizer
 from rolloutpool_common.rendering.render_budget import SECONDS
 from rolloutpool_common.rendering.tokenizer import ChatTokenizer
 
@@ -76,7 +76,7 @@ class TokenizerCache:
             raise TokenizerNotAllowed(name, "this pool's settings allow only " + ", ".join(self._allow) + ".")
         # Before anything is looked up: an error that depended on what is there would tell a caller which directories a
         # worker has.
-        if self._allow is None and self._paths is not None and _is_path(name) and name not in self._paths:
+        if self._allow is None and self._paths is not None and is_path(name) and name not in self._paths:
             raise TokenizerNotAllowed(
                 name, "it is a path, and a rollout may name only those that ROLLOUTPOOL_ALLOWED_TOKENIZERS lists."
             )
@@ -140,11 +140,6 @@ class TokenizerCache:
         if tokenizer is not None:
             self._loaded.move_to_end(key)
         return tokenizer
-
-
-def _is_path(name: str) -> bool:
-    """Whether a name cannot be one of the hub, which are `name` or `owner/name`."""
-    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1 or ".." in name.split("/")
 
 
 def _with_revision(name: str) -> _Key:

@@ -57,12 +57,26 @@ def load_tokenizer(
     render_seconds: float = SECONDS,
     doubts: Doubts | None = None,
 ) -> ChatTokenizer:
-    """Loads a tokenizer. This takes seconds; `TokenizerCache` keeps what was loaded."""
+    """Loads a tokenizer with its chat template, which takes seconds.
+
+    Args:
+        name: Of a hub (`Qwen/Qwen3-8B`), a directory, or `rolloutpool/tiny`, which comes with the package. Workers load
+            the same name (`tokenizer_name`); a relative directory from the folder in which they were started.
+        revision: Of the hub: a branch, tag or commit.
+        trust_remote_code: Whether the repository's own code may run in this process.
+        missing_template: The chat template of a tokenizer that has none.
+        render_seconds: The CPU that one render may take.
+        doubts: Which short cuts are not taken; a `TokenizerCache` shares them.
+
+    Raises:
+        TokenizerLoadError: It cannot be used; the message says why.
+    """
     source = str(TINY_TOKENIZER) if name == TINY else name
     directory = Path(source).expanduser()
-    if not directory.is_dir() and (directory.is_absolute() or source.startswith((".", "~"))):
-        raise TokenizerLoadError(name, "there is no such directory on this worker.")
-    where = str(directory) if directory.is_dir() else source
+    there = directory.is_dir()
+    if not there and is_path(source):
+        raise TokenizerLoadError(name, "there is no such directory on this machine.")
+    where = str(directory) if there else source
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         path = repository_file(where, "tokenizer.json", revision)
@@ -70,8 +84,10 @@ def load_tokenizer(
     except TokenizerLoadError:
         raise
     except Exception as error:  # whatever a foreign repository makes transformers raise
-        reason = " ".join(str(error).split())[:300]
-        raise TokenizerLoadError(name, f"{type(error).__name__}: {reason}") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        # What the hub's client says names an address, where the caller may have meant a directory.
+        told = reason if there else f"there is no such directory on this machine, and no model of a hub ({reason})"
+        raise TokenizerLoadError(name, told) from error
     if not chat.chat_template and missing_template is not None:
         chat.chat_template = missing_template
     if not chat.chat_template:
@@ -89,6 +105,11 @@ def load_tokenizer(
         return ChatTokenizer(name, revision, fingerprint, backend, chat, stop_ids, render_seconds, doubts)
     except RenderTooCostly as error:
         raise TokenizerLoadError(name, error.message) from None
+
+
+def is_path(name: str) -> bool:
+    """Whether a name cannot be one of the hub, which are `name` or `owner/name`."""
+    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1 or ".." in name.split("/")
 
 
 def _stop_ids(where: str, revision: str | None) -> tuple[int, ...]:

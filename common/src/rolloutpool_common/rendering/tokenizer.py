@@ -65,7 +65,7 @@ class RenderedConversation:
 
 
 class ChatTokenizer:
-    """Renders and encodes for one model family."""
+    """Renders and encodes for one model family; `load_tokenizer` makes it."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class ChatTokenizer:
         self.doubts = doubts or Doubts()
         """Which shapes of deltas go by the rule."""
         self.name = name
+        """As it was loaded: the rollouts' `tokenizer_name`."""
         self.revision = revision
         self.fingerprint = fingerprint
         self._chat = chat
@@ -90,7 +91,7 @@ class ChatTokenizer:
         self._templates = {source: Template(chat, source, budget) for source in sources}
         self._only: str | None = sources[0] if len(sources) == 1 else None
         written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
-        self._codec = Codec(backend, written)
+        self._written, self._codec = written, Codec(backend, written)
         control = self._codec.control_ids
         own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
@@ -98,7 +99,7 @@ class ChatTokenizer:
         self.close_token = ends[self._template(None).source].close
         """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
-        """Its id."""
+        """The id that ends an assistant message; None where the template writes none."""
         stops |= {self.close_token} if self.close_token else frozenset()
         self.stop_ids = frozenset(control[text] for text in stops)
         """Ids that end a turn when the policy samples them."""
@@ -129,6 +130,17 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
         return self._codec.vocabulary.size
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        """One more than the largest id of a prompt.
+
+        A model may lack the special tokens behind it: Gemma 3's text models have no id of an image.
+        """
+        size, strings = self.vocab_size, self._codec.control_strings
+        while (text := strings.get(size - 1)) is not None and text not in self._written:
+            size -= 1
+        return size
 
     @property
     def control_ids(self) -> frozenset[int]:

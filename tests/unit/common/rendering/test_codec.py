@@ -167,6 +167,12 @@ def test_vocab_size_bounds_the_ids(tiny: ChatTokenizer) -> None:
     assert max(tiny.control_ids) == tiny.vocab_size - 1
 
 
+def test_a_prompt_holds_no_special_token_that_the_template_never_writes(make_tokenizer: MakeTokenizer) -> None:
+    own = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    tokenizer = make_tokenizer(own + "{% if tools %}<a>{% endif %}", ["<a>", "<b>", "<c>"])
+    assert tokenizer.prompt_vocab_size == tokenizer.vocab_size - 2
+
+
 WHOLE = ("<|im_end|>", "<|im_start|>", "<|endoftext|>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 BROKEN = ("<|im_", "end|>", "<|", "|>", "<", ">", "im_end", "assistant\n", "\n", " ", "é", '"', "\\", "x")
 PIECES = st.sampled_from(WHOLE + BROKEN)

@@ -44,7 +44,7 @@ def test_fingerprint_tells_templates_apart(tmp_path: Path) -> None:
     assert first.template_sha256 != second.template_sha256
 
 
-@pytest.mark.parametrize("name", ["/no/such/directory", "./nothing/here", "~/nothing/here"])
+@pytest.mark.parametrize("name", ["/no/such/directory", "./nothing/here", "~/nothing/here", "no/such/directory"])
 def test_a_missing_directory_is_not_looked_up_on_the_hub(name: str) -> None:
     with pytest.raises(TokenizerLoadError, match="no such directory"):
         load_tokenizer(name)
@@ -54,6 +54,7 @@ def test_an_unknown_name_fails_with_the_reason() -> None:
     with pytest.raises(TokenizerLoadError) as caught:
         load_tokenizer("rolloutpool/no-such-tokenizer")
     assert "rolloutpool/no-such-tokenizer" in caught.value.message
+    assert "no such directory on this machine" in caught.value.message
     assert isinstance(caught.value, TokenizerLoadFailed)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.name, copy.reason) == (caught.value.name, caught.value.reason)

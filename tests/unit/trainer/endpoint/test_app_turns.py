@@ -19,6 +19,7 @@ from tests.support.endpoint_client import (
     turn_headers,
 )
 
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
@@ -104,7 +105,7 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
 
     def flaky(prompt_ids: list[int], params: GenerateParams) -> Generation:
         if fail.pop(0):
-            raise RuntimeError("secret prompt text")
+            raise RuntimeError(f"no adapter for\n{QUESTION['content']!r} \ud83d" + "x" * 300)
         return Generation(token_ids=[5], logprobs=[-1.0])
 
     app = callback_app(flaky, tokenizer=tokenizer)
@@ -113,11 +114,22 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
             response = await ask(client, body([QUESTION]), turn_headers(1))
             error = error_of(response, 500)
             assert error["type"] == "generate_failed"
-            assert "RuntimeError" in error["message"]
-            assert "secret" not in response.text
+            assert error["message"].startswith("the policy failed with RuntimeError: no adapter for '…' \\ud83dxxx")
+            assert QUESTION["content"] not in response.text
+            assert len(error["message"]) < 300
         assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
     assert app.get_session("r").turns == 1
     assert len(app.sampling_log) == 1
+
+
+async def test_an_error_does_not_quote_what_was_sampled(tokenizer: ChatTokenizer) -> None:
+    def parse(text: str) -> Message:
+        raise ValueError(f"no call in {text}")
+
+    app = callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer, parse=parse)
+    async with client_of(app) as client:
+        error = error_of(await ask(client, body([QUESTION]), turn_headers(1)), 500)
+    assert error["message"].startswith("the policy failed with ValueError: no call in …; see")
 
 
 async def test_a_turn_without_its_predecessors_conflicts(tokenizer: ChatTokenizer) -> None:

@@ -155,4 +155,4 @@ def check_installed(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         from rolloutpool_trainer.errors import MissingExtra
 
-        raise MissingExtra(f"{package} is not installed here: pip install 'rolloutpool-trainer[pool]'")
+        raise MissingExtra.needed("this command", package)

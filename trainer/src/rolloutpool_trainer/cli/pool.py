@@ -1,5 +1,6 @@
 """`rolloutpool up`: the whole pool on this machine, in the foreground."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,6 +73,7 @@ def up(
                 **({"door": pool.door_url} if pool.door_url else {}),
                 **({} if runner == "off" else {"runner": f"programs run with {runner}"}),
                 "workers": workers,
+                **({"plug-ins": _plugins(pool)} if os.environ.get("ROLLOUTPOOL_PLUGINS") else {}),
                 "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
                 "keys for secrets": pool.secrets_file,
                 "state": pool.state.path,
@@ -80,6 +82,30 @@ def up(
         )
         console.note("running; Ctrl-C stops")
         pool.join()
+
+
+def _plugins(pool: "LocalPool") -> str:
+    """Names what the workers have beyond what each of this release has: `environment numbers; tool middle, search`."""
+    from rolloutpool_common.protocol.offers import KINDS, offer_names, plugins_of
+
+    found: dict[str, list[str]] = {}
+    with pool.client() as client:
+        offers = [
+            offer_names(
+                tools=worker.tools,
+                agents=worker.agents,
+                termination_strategies=worker.termination_strategies,
+                environments=worker.environments,
+                others=plugins_of(worker),
+                reads=0,
+            )
+            for worker in client.workers()
+        ]
+    # Releases before this one lack it, so it is offered, and still no plug-in's.
+    for offered in sorted({name for offer in offers for name in offer} - {"agent:text_steps"}):
+        kind, _, name = offered.partition(":")
+        found.setdefault(KINDS[kind], []).append(name)
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in found.items()) or "none"
 
 
 def _document(pool: "LocalPool", *, own_redis: bool) -> "UpDocument":

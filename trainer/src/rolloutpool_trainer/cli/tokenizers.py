@@ -4,7 +4,6 @@ Also loads tokenizers for other commands, without the advice that transformers p
 """
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,7 +74,6 @@ def conformance(
         raise typer.BadParameter(f"{cases}: {error}", param_hint="CASES.json") from error
     if not isinstance(document, dict) or not (document.get("cases") or document.get("multi_turn")):
         raise typer.BadParameter(f"{cases} holds neither `cases` nor `multi_turn`.", param_hint="CASES.json")
-    _import()
     from rolloutpool_common.rendering.checks.conformance import run
     from rolloutpool_trainer.cli.documents import CaseOutcome, ConformanceDocument
 
@@ -94,19 +92,6 @@ def conformance(
 
 def load(name: str, revision: str | None = None) -> "ChatTokenizer":
     """Loads a tokenizer, which takes seconds the first time."""
-    _import()
     from rolloutpool_common.rendering import load_tokenizer
 
     return load_tokenizer(name, revision)
-
-
-def _import() -> None:
-    # transformers reads this once, when it is imported. It warns that PyTorch is missing, which only models need.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    try:
-        import rolloutpool_common.rendering  # noqa: F401
-    except ModuleNotFoundError as error:
-        from rolloutpool_trainer.errors import MissingExtra
-
-        extra = "pip install 'rolloutpool-trainer[callback]'"
-        raise MissingExtra(f"tokenizers need {error.name}: {extra}") from error

@@ -61,7 +61,8 @@ class RetryPolicy:
         left = self._deadline - now
         if left <= 0:
             asked = "" if status is not None else "; is the pool running at this address?"
-            raise PoolUnavailable(f"{what}, for {self._seconds:g} s{asked}", status=status)
+            # The traceback of the last attempt says no more than `what`.
+            raise PoolUnavailable(f"{what}, for {self._seconds:g} s{asked}", status=status) from None
         self._failures += 1
         delay = max(BACKOFF.delay_s(self._failures), min(wanted, BACKOFF.longest_s))
         # The last pause ends at the deadline, so that one more attempt is made there.

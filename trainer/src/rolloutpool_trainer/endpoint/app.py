@@ -44,7 +44,7 @@ from rolloutpool_common.protocol.turn_headers import (
 )
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
-from rolloutpool_trainer.endpoint.errors import EndpointError
+from rolloutpool_trainer.endpoint.errors import EndpointError, policy_failed
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import SampledParser
 from rolloutpool_trainer.endpoint.pausing import SamplingGate
@@ -346,20 +346,16 @@ class CallbackApp:
                 raise
 
     async def _sample(self, prompt: Prompt, params: GenerateParams) -> tuple[Generation, Message]:
+        sampled: Sequence[int] = ()
         try:
             async with self._gate.sampling():
                 version = self.policy_version  # read before sampling: the weights may change while it is sampled
                 generation = await sample(self._generate, prompt.ids, params)
-            message = self._parser.message(generation.token_ids, params.tools)
+            sampled = generation.token_ids
+            message = self._parser.message(sampled, params.tools)
         except Exception as error:
             logger.exception("rollout %s, turn %d: the policy failed", params.rollout_id, params.turn)
-            raise EndpointError(
-                500,
-                "generate_failed",
-                f"the policy failed with {type(error).__name__}; see the trainer's log. Asking again is safe",
-                rollout_id=params.rollout_id,
-                turn=params.turn,
-            ) from error
+            raise policy_failed(error, params, self._prompter.tokenizer.decode(sampled)) from error
         if generation.policy_version is None:
             generation = replace(generation, policy_version=version)
         return generation, message

@@ -28,6 +28,7 @@ class GenerateParams:
     """Holds what a turn is sampled with, in addition to its prompt."""
 
     rollout_id: str
+    """The rollout's own name, as it was submitted."""
     turn: int
     """From 1."""
     messages: list[dict[str, Any]]
@@ -35,10 +36,15 @@ class GenerateParams:
     tools: list[dict[str, Any]] | None
     """The tools in the prompt."""
     temperature: float
+    """0: the likeliest id."""
     top_p: float
+    """1.0: all ids."""
     max_tokens: int
+    """Most ids of this turn, its stop token included."""
     stop: list[str] | None
+    """Strings that end the turn, besides the model's stop tokens."""
     logprobs: bool
+    """As the request says; a generation has log-probabilities in any case."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Keys of the request that the protocol does not name: top_k, seed, min_p …"""
 

@@ -50,15 +50,20 @@ class TransformersSampler:
 
         Raises:
             MissingExtra: torch is not installed.
-            ValueError: `most` is below 1, or `wait` below 0.
+            ValueError: The model lacks ids of the tokenizer, `most` is below 1, or `wait` below 0.
         """
         try:
             import torch
         except ModuleNotFoundError as error:
-            said = "TransformersSampler needs torch: pip install torch, in the build for your machine"
-            raise MissingExtra(said) from error
+            raise MissingExtra.needed("TransformersSampler", "torch", "pip install -e 'trainer[torch]'") from error
         self._torch = torch
         self._model, self._tokenizer = model, tokenizer
+        # At each turn it would be asked again, for each rollout. transformers' `vocab_size` leaves added tokens out.
+        if (size := self._size()) < (wanted := tokenizer.prompt_vocab_size):
+            raise ValueError(
+                f"the model has {size} ids, and prompts of {tokenizer.name} have {wanted}, added tokens included: is "
+                f"it the model's own tokenizer? A config of yours takes `vocab_size={tokenizer.vocab_size}`"
+            )
         taken = inspect.signature(model.forward).parameters
         self._fewer_logits = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._takes_positions = "position_ids" in taken
@@ -127,10 +132,12 @@ class TransformersSampler:
         )
         return out.logits[:, -1].float(), getattr(out, self._cache)
 
+    def _size(self) -> int:
+        return int(self._model.get_input_embeddings().weight.shape[0])
+
     def _check(self, prompt: Sequence[int], params: GenerateParams) -> None:
-        size = self._model.get_input_embeddings().weight.shape[0]
         # On a GPU, an id that the model lacks would end the process.
-        if max(prompt) >= size:
+        if max(prompt) >= (size := self._size()):
             raise ValueError(f"the prompt has id {max(prompt)}, and the model {size} ids; is the tokenizer its own?")
         if wrong := [name for name in _KNOWN & params.extra.keys() if not isinstance(params.extra[name], int | None)]:
             raise ValueError(f"sampling_params has a {wrong[0]} that is no integer: {params.extra[wrong[0]]!r}")

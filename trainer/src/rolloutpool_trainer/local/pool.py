@@ -379,9 +379,7 @@ def _check_installed(*, flower: bool) -> None:
     needed = ["rolloutpool_api", "rolloutpool_worker", *(["flower"] if flower else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(
-            f"a pool on this machine needs {', '.join(missing)}: pip install 'rolloutpool-trainer[pool]'"
-        )
+        raise MissingExtra.needed("a pool on this machine", ", ".join(missing))
 
 
 def _reachable(host: str) -> str:
