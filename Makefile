@@ -18,6 +18,8 @@ PUBLISHED := build/templates/published/.complete
 AGENTS := build/agents/.complete
 # Prometheus and what builds its dashboard, for the tests of both.
 MONITORING := build/monitoring
+# Helm's own engine, for the chart.
+CHART := build/chart
 DISTRIBUTIONS := common api worker rl trainer
 # Where a proxy inspects TLS, only the system's store has its certificate. So uv and node use that store.
 export UV_NATIVE_TLS := true
@@ -42,12 +44,13 @@ PROCESSES := $(shell echo $$(( ($(CORES) * 3 + 1) / 2 )))
 KEEP ?=
 PICTURES ?=
 PROMETHEUS ?=
+VALUES ?=
 QUICK ?=
 # `make bench` runs these in this order; each writes its rows to build/bench.
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers chart test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -281,11 +284,17 @@ $(MONITORING)/.complete:
 dashboard: $(MONITORING)/.complete ## Write deploy/monitoring/grafana.json again
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard
 
-test-chart: $(MONITORING)/.complete ## Render the Helm chart with Helm's engine, hold it to Kubernetes' schemas, and run what it renders (fetched into build/chart)
-	@cmp --quiet tests/charts/requirements.txt build/chart/requirements.txt || { echo "making build/chart" && rm -rf build/chart \
-	  && $(PYTHON) -m venv build/chart && build/chart/bin/pip install --quiet --disable-pip-version-check -r tests/charts/requirements.txt \
-	  && cp tests/charts/requirements.txt build/chart/requirements.txt; }
-	HF_HUB_OFFLINE=1 build/chart/bin/python -m pytest --noconftest tests/charts $(ARGS)
+$(CHART)/.complete: tests/charts/requirements.txt
+	@echo "making $(CHART): this takes minutes" && rm -rf $(CHART) && $(PYTHON) -m venv $(CHART)
+	$(CHART)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+chart: $(CHART)/.complete ## Render the Helm chart with your values and hold it to Kubernetes' schemas (VALUES=my.yaml; fetched into build/chart)
+	@[ -n "$(VALUES)" ] || { echo "make chart needs VALUES, for example VALUES=my.yaml" >&2; exit 1; }
+	@$(CHART)/bin/python -m scripts.render_chart $(VALUES)
+
+test-chart: $(CHART)/.complete $(MONITORING)/.complete ## Render the Helm chart with Helm's engine, hold it to Kubernetes' schemas, and run what it renders (fetched into build/chart)
+	HF_HUB_OFFLINE=1 $(CHART)/bin/python -m pytest --noconftest tests/charts $(ARGS)
 
 test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scrape a pool, and ask it every rule, alert and panel (fetched into build/monitoring)
 	$(MONITORING)/venv/bin/python -m deploy.monitoring.dashboard --check
@@ -293,7 +302,7 @@ test-monitoring: $(STAMP) $(MONITORING)/.complete ## Have a real Prometheus scra
 
 generate: $(STAMP) ## Write the blocking client from the one for asyncio, the schemas of what commands print, the tables of docs and docs/client.md
 	$(BIN)/python scripts/generate_sync_client.py
-	$(BIN)/python scripts/write_schemas.py
+	$(BIN)/python -m scripts.write_schemas
 	$(BIN)/python scripts/write_reference.py
 	$(BIN)/python -m scripts.write_client_page
 

@@ -1,15 +1,19 @@
 """Writes JSON schemas: `make generate`.
 
 - docs/schemas has one of what each command prints with `--json`; `tests/unit/trainer/cli/test_documents.py` keeps them.
-- deploy/helm/values.schema.json says which settings each role of the chart knows; `tests/unit/test_deploy.py` keeps it.
+- deploy/helm/values.schema.json says which values the chart has, and which settings each of its roles;
+  `tests/unit/test_deploy.py` keeps it.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
+from scripts.write_reference import bound
 
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_api.settings import ApiSettings
@@ -38,33 +42,51 @@ LIBRARIES = ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_TOKEN", "HTTPS_PROXY", "HTTP_P
 """Variables of libraries, which all roles pass on."""
 
 
-def variables(settings: type[BaseSettings]) -> list[str]:
-    """The variables of a role."""
-    return [
-        str(field.validation_alias or f"ROLLOUTPOOL_{name}").upper() for name, field in settings.model_fields.items()
-    ]
+def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
+    """The variables of a role, with their fields."""
+    fields = settings.model_fields.items()
+    return {str(field.validation_alias or f"ROLLOUTPOOL_{name}").upper(): field for name, field in fields}
 
 
 def chart_schema() -> dict[str, Any]:
-    """The schema of the chart's values: a role refuses settings that it does not know."""
-
-    def known(names: Iterable[str]) -> dict[str, Any]:
-        value = {"type": ["string", "number", "boolean"]}
-        return {
-            "type": "object",
-            "propertyNames": {"enum": sorted({*names, *LIBRARIES} - OWN)},
-            "additionalProperties": value,
-        }
-
+    """The schema of the chart's values: what values.yaml has, and the settings that a role knows."""
     of_role = {role: variables(settings) for role, settings in ROLES.items()}
-    roles = {role: {"type": "object", "properties": {"settings": known(names)}} for role, names in of_role.items()}
-    everywhere = known(name for names in of_role.values() for name in names)
+    schema = shape(yaml.safe_load(CHART.with_name("values.yaml").read_text()))
+    properties = schema["properties"]
+    for role, known in of_role.items():
+        properties[role]["properties"]["settings"] = settings_of(known)
+    properties["settings"] = settings_of({name: field for known in of_role.values() for name, field in known.items()})
+    # Helm gives it to a chart within another one.
+    properties["global"] = {"type": "object"}
+    properties["secret"]["minLength"] = 1
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "required": ["secret"]}
+
+
+def settings_of(known: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    """The schema of some settings, whose numbers have bounds."""
+    bounds = {name: limits for name in sorted(known.keys() - OWN) if (limits := _limits(known[name]))}
     return {
-        "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
-        "required": ["secret"],
-        "properties": {"secret": {"type": "string", "minLength": 1}, "settings": everywhere, **roles},
+        "propertyNames": {"enum": sorted({*known, *LIBRARIES} - OWN)},
+        "patternProperties": {"": {"type": ["string", "number", "boolean"]}},
+        "properties": bounds,
     }
+
+
+def _limits(field: FieldInfo) -> dict[str, float]:
+    found = {"minimum": bound(field, "ge"), "exclusiveMinimum": bound(field, "gt"), "maximum": bound(field, "le")}
+    return {limit: value for limit, value in found.items() if value is not None}
+
+
+def shape(value: object, name: str = "") -> dict[str, Any]:
+    """The schema of a value and of what is in it; what is empty or Kubernetes' own is free."""
+    match value:
+        case dict() if value and name != "resources":
+            properties = {key: shape(inner, key) for key, inner in value.items()}
+            return {"type": "object", "additionalProperties": False, "properties": properties}
+        case int() if not isinstance(value, bool):
+            return {"type": "integer", "minimum": 0}
+    return {"type": {dict: "object", list: "array", bool: "boolean", str: "string"}[type(value)]}
 
 
 def main() -> None:

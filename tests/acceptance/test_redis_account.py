@@ -16,13 +16,16 @@ from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+ROOT = Path(__file__).parents[2]
+PRINTED = (ROOT / "docs" / "operations.md", ROOT / "deploy" / "sentinel" / "redis.conf")
 ROLLOUTS = 12
 
 
 def documented_account() -> list[str]:
-    """What the page gives to `ACL SETUSER pool`."""
-    (line,) = re.findall(r"^ACL SETUSER pool (.+)$", OPERATIONS.read_text(), re.MULTILINE)
+    """The line of redis.conf that the page and the recipe of a fail-over print."""
+    lines = [re.findall(r"^(?:# )?user pool (.+)$", file.read_text(), re.MULTILINE) for file in PRINTED]
+    assert lines[0] == lines[1]
+    (line,) = lines[0]
     return str(line).replace("PASSWORD", "secret").split()
 
 
@@ -31,14 +34,14 @@ def test_a_pool_needs_no_more_of_redis_than_the_page_lists(tokenizer: ChatTokeni
     port = free_port()
     app = callback_app(ScriptedPolicy(tokenizer, latency=0.2), tokenizer=tokenizer)
     with (
-        durable_redis() as server,
+        durable_redis("--user", "pool", *documented_account()) as server,
         redis.Redis.from_url(server.url, decode_responses=True) as raw,
         tls_proxy(port, int(server.url.rpartition(":")[2].partition("/")[0]), context),
         serve_callback(app, [0]) as served,
     ):
-        raw.execute_command("ACL", "SETUSER", "pool", *documented_account())
         raw.execute_command("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "-@all", "+acl", "+ping")
-        url = f"rediss://pool:secret@127.0.0.1:{port}/0?ssl_ca_certs={authority}"
+        # Celery's channels have the number of the database in their names.
+        url = f"rediss://pool:secret@127.0.0.1:{port}/3?ssl_ca_certs={authority}"
         with LocalPool(2, tokenizers=[TINY], redis_url=url) as pool, pool.client() as client:
             batch = client.submit(items(ROLLOUTS), defaults={"tokenizer_name": TINY}, trainer=served.url)
             reading = batch.results()

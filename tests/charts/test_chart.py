@@ -13,29 +13,27 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from scripts.render_chart import CHART, VERSIONS, Document, hold_to_kubernetes, main, render
 
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 helm = pytest.importorskip("helm_python", reason="Helm's engine has an environment of its own: make test-chart")
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
+pytest.importorskip("kubernetes_validate")
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "rolloutpool")
-CHART = ROOT / "deploy" / "helm"
 PROMTOOL = ROOT / "build" / "monitoring" / "bin" / "promtool"
-VERSIONS = ("1.29", "1.33", "1.37")
 ALL = {
     "redisCa": True,
     "separateBroker": True,
-    "settings": {"ROLLOUTPOOL_LOG_LEVEL": "DEBUG", "HF_HUB_OFFLINE": True},
+    "settings": {"ROLLOUTPOOL_LOG_LEVEL": "DEBUG", "HF_HUB_OFFLINE": True, "ROLLOUTPOOL_MAX_OPEN": 2_000_000},
     "worker": {
         "settings": {"ROLLOUTPOOL_WORKER_SLOTS": 50, "ROLLOUTPOOL_LOG_LEVEL": "INFO"},
         "keda": {"enabled": True, "min": 0},
@@ -50,15 +48,11 @@ ALL = {
     "tolerations": [{"key": "spot", "operator": "Exists"}],
 }
 LEAST = {"door": {"enabled": False}, "flower": {"enabled": False}, "networkPolicy": {"enabled": False}}
-Document = dict[str, Any]
 
 
 def rendered(values: Document | None = None) -> dict[tuple[str, str], Document]:
     """Renders the chart; the documents by kind and by the end of their name."""
-    with helm.Chart.load(CHART) as chart:
-        chart.validate_schema(values or {})
-        texts = chart.render(values or {}, name="pool", namespace="rl").values()
-    documents = [one for text in texts for one in yaml.safe_load_all(text) if one]
+    documents, _ = render(values or {})
     return {(one["kind"], one["metadata"]["name"].removeprefix("pool-rolloutpool-")): one for one in documents}
 
 
@@ -78,10 +72,7 @@ def variables(document: Document) -> dict[str, str]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", [{}, ALL, LEAST], ids=["default", "all", "least"])
 def test_kubernetes_takes_what_is_rendered(values: Document, version: str) -> None:
-    for (kind, _), document in rendered(values).items():
-        # KEDA's kind is none of Kubernetes'.
-        if kind != "ScaledObject":
-            kubernetes_validate.validate(document, version, strict=True)
+    hold_to_kubernetes(rendered(values).values(), version)
 
 
 def test_helm_finds_nothing_to_mend() -> None:
@@ -111,6 +102,7 @@ def test_settings_of_a_role_go_before_those_of_all_and_unknown_ones_are_refused(
     assert variables(documents["Deployment", "worker"])["ROLLOUTPOOL_WORKER_SLOTS"] == "50"
     assert variables(documents["Deployment", "worker"])["HF_HUB_OFFLINE"] == "true"
     assert variables(documents["Deployment", "api"])["ROLLOUTPOOL_LOG_LEVEL"] == "DEBUG"
+    assert variables(documents["Deployment", "api"])["ROLLOUTPOOL_MAX_OPEN"] == "2000000"
     for values in (
         {"settings": {"ROLLOUTPOOL_WORKER_SLOT": 50}},
         {"api": {"settings": {"ROLLOUTPOOL_WORKER_SLOTS": 50}}},
@@ -118,6 +110,42 @@ def test_settings_of_a_role_go_before_those_of_all_and_unknown_ones_are_refused(
     ):
         with pytest.raises(helm.HelmError, match=r"propertyNames|ROLLOUTPOOL"):
             rendered(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicas": 5}, "additional properties 'replicas'"),
+        ({"worker": {"replica": 5}}, "additional properties 'replica'"),
+        ({"worker": {"keda": {"rolloutPerPod": 5}}}, "additional properties 'rolloutPerPod'"),
+        ({"worker": {"replicas": -1}}, "minimum"),
+        ({"settings": {"ROLLOUTPOOL_WORKER_SLOTS": 5000}}, "want 2,000"),
+        ({"worker": {"settings": {"ROLLOUTPOOL_TOOL_TIMEOUT": 0}}}, "exclusiveMinimum"),
+    ],
+)
+def test_values_that_the_chart_does_not_have_are_refused(values: Document, says: str) -> None:
+    with pytest.raises(helm.HelmError, match=says):
+        render(values)
+
+
+def test_what_is_missing_is_said_after_an_install() -> None:
+    notes = render({"secret": "rolloutpool"})[1]
+    assert notes.count("WARNING") == 2
+    assert "ROLLOUTPOOL_ALLOWED_TARGETS" in notes
+    given = {"image": {"registry": "images.example"}, "settings": {"ROLLOUTPOOL_ALLOWED_TARGETS": "10.0.0.0/8"}}
+    assert "WARNING" not in render(given)[1]
+
+
+def test_the_example_of_the_page_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text().partition("\n## Kubernetes\n")[2]
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    file = tmp_path / "mine.yaml"
+    file.write_text(example)
+    assert main(str(file)) == 0
+    assert yaml.safe_load(example)["settings"]["ROLLOUTPOOL_ALLOWED_TARGETS"] in capsys.readouterr().out
+    file.write_text(example + "replicas: 5\n")
+    assert main(str(file)) == 1
+    assert "additional properties 'replicas'" in capsys.readouterr().err
 
 
 def test_a_worker_has_longer_than_its_drain() -> None:

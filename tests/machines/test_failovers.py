@@ -67,7 +67,9 @@ class Stores:
         """The one that HAProxy leads to."""
         for name, machine in self.machines.items():
             with suppress(redis.RedisError):
-                client = redis.Redis(host=machine.address, socket_timeout=1, socket_connect_timeout=1)
+                client = redis.Redis(
+                    host=machine.address, password="SECRET", socket_timeout=1, socket_connect_timeout=1
+                )
                 found = client.info("replication")
                 if found["role"] == "master" and found.get("min_slaves_good_slaves", 0):
                     return name
@@ -77,7 +79,8 @@ class Stores:
         """How many workers the pool has declared dead."""
         name = self.primary()
         assert name is not None
-        return int(redis.Redis(host=self.machines[name].address).hget("rp:totals", "workers_lost") or 0)
+        address = self.machines[name].address
+        return int(redis.Redis(host=address, password="SECRET").hget("rp:totals", "workers_lost") or 0)
 
     def watched(self) -> bool:
         """Whether each Sentinel knows all others, and both replicas."""
@@ -94,8 +97,13 @@ class Stores:
 
 
 def recipe(file: str, addresses: dict[str, str], own: str) -> str:
-    """A file of the recipe with these addresses, as on the machine that has the address `own`."""
-    text = (RECIPE / file).read_text()
+    """A file of the recipe with its accounts and these addresses, as on the machine that has the address `own`."""
+    text = re.sub(
+        r"^( *)# (user pool|requirepass|masterauth|tcp-check|sentinel auth-pass)",
+        r"\1\2",
+        (RECIPE / file).read_text(),
+        flags=re.M,
+    )
     text = re.sub(r"^(bind|replica-announce-ip|sentinel announce-ip) 10\.0\.0\.11$", rf"\1 {own}", text, flags=re.M)
     for number, address in enumerate(addresses.values(), 11):
         text = text.replace(f"10.0.0.{number}", address)
@@ -135,7 +143,7 @@ def pool(
     secrets.write_text(subprocess.run([COMMAND, "make-secrets-key"], capture_output=True, text=True, check=True).stdout)
     secrets.chmod(0o400)
     common = {
-        "ROLLOUTPOOL_REDIS_URL": "redis://127.0.0.1:6380/0",
+        "ROLLOUTPOOL_REDIS_URL": "redis://pool:PASSWORD@127.0.0.1:6380/0",
         "ROLLOUTPOOL_SECRETS_FILE": str(secrets),
         "ROLLOUTPOOL_ALLOWED_TARGETS": f"{HERE}/32",
         "HF_HUB_OFFLINE": "1",

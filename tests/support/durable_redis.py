@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redis
@@ -25,8 +25,9 @@ COPIER = ("+ping", "+replconf", "+sync", "+psync")
 class DurableRedis:
     """One server at one port, over all its starts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._more = more
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._mark: int | None = None
@@ -49,7 +50,7 @@ class DurableRedis:
             # From release 7 on a copy over the network is begun five seconds late, for replicas that may come too.
             "--repl-diskless-sync-delay": "0",
         }
-        command = [SERVER, *(part for option in options.items() for part in option)]
+        command = [SERVER, *(part for option in options.items() for part in option), *self._more]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
         with redis.Redis(port=self._port, protocol=2) as client:
@@ -106,10 +107,10 @@ class DurableRedis:
 
 
 @contextlib.contextmanager
-def durable_redis() -> Iterator[DurableRedis]:
-    """A running server, whose data is deleted when the block ends."""
+def durable_redis(*more: str) -> Iterator[DurableRedis]:
+    """A running server with some options more, whose data is deleted when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="rolloutpool-redis-"))
-    server = DurableRedis(folder)
+    server = DurableRedis(folder, more)
     try:
         server.start()
         yield server

@@ -71,6 +71,7 @@ def start_redis(directory: str) -> RedisServer:
                 *("--save", ""),
                 *("--appendonly", "no"),
                 *("--maxmemory-policy", "noeviction"),
+                *("--tcp-keepalive", "5"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

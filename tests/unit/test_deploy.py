@@ -136,7 +136,7 @@ def test_what_compose_itself_reads_is_documented() -> None:
 def test_what_is_left_empty_is_not_set(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One `.env` serves all containers: an empty line in it must end none of them."""
     for name in ("ROLLOUTPOOL_REDIS_URL", "ROLLOUTPOOL_FLOWER_AUTH"):
-        monkeypatch.setenv(name, "redis://user:password")
+        monkeypatch.setenv(name, "redis://host:6379")
     before = SETTINGS[service]()
     for name in SERVICES[service]["environment"].keys() - {"ROLLOUTPOOL_REDIS_URL", "ROLLOUTPOOL_FLOWER_AUTH"}:
         if not name.startswith("HF_"):
@@ -234,6 +234,7 @@ def test_redis_keeps_what_was_accepted() -> None:
     assert options["--appendonly"] == "yes"
     assert options["--appendfsync"] == "always"
     assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--tcp-keepalive"] == "5"
     assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
     # Without -e, a Redis that still loads its file, and answers with an error, would be healthy.
     health = SERVICES["redis"]["healthcheck"]

@@ -32,7 +32,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- range $name, $value := merge (dict) .settings .root.Values.settings }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  {{- /* As JSON a large number has no exponent. */}}
+  value: {{ kindIs "float64" $value | ternary (toJson $value) (toString $value) | quote }}
 {{- end }}
 {{- end }}
 

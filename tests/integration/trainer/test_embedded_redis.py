@@ -43,6 +43,7 @@ def test_it_is_durable_and_private(state: State, supervisor: Supervisor) -> None
         "appendfsync": "always",
         "save": "",
         "maxmemory-policy": "noeviction",
+        "tcp-keepalive": "5",
         "dir": str(state.redis),
         "bind": "127.0.0.1",
     }

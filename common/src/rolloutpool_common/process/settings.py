@@ -84,7 +84,14 @@ class ProcessSettings(BaseSettings):
         url, authority = value.get_secret_value(), info.data.get("redis_ca")
         if not url.startswith(_SCHEMES):
             raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
-        query = urlsplit(url).query
+        try:
+            parts = urlsplit(url)
+            one = "," not in f"{parts.hostname}:{parts.port}"
+        except ValueError:
+            one = False
+        if not one:
+            raise ValueError("must name one host and port; of several Redis, name the proxy that leads to the primary")
+        query = parts.query
         # In the URL, because whatever connects to Redis is given that.
         if authority is not None and url.startswith("rediss://") and "ssl_ca_certs" not in parse_qs(query):
             return SecretStr(f"{url}{'&' if query else '?'}ssl_ca_certs={quote(str(authority))}")

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
+    AuthenticationError,
     InvalidResponse,
     MasterDownError,
     NoPermissionError,
@@ -27,6 +27,7 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -134,6 +135,10 @@ class ClaimLost(StoreError):
 
 
 _NO_WRITES = "Redis takes no writes: a replica, or its disk is full; see its log"
+_NO_LOGIN = (
+    "Redis refuses the name or password of ROLLOUTPOOL_REDIS_URL. An account that was made by ACL SETUSER alone is "
+    "gone when Redis has started again or another one has taken over: write it into redis.conf"
+)
 _TOO_LARGE = "raise its proto-max-bulk-len (512mb by default) and client-query-buffer-limit, or submit smaller batches"
 _CLOSED_IN_MID_SENDING = ("reset by peer", "Broken pipe")
 _PASSING = {
@@ -161,6 +166,9 @@ def store_errors() -> Iterator[None]:
 def store_error(error: BaseException) -> BaseException:
     """Returns our error for one of redis-py's, or what is none of them; its message names neither URL nor password."""
     match error:
+        # It is a ConnectionError to redis-py.
+        case AuthenticationError():
+            return StoreUnavailable(_NO_LOGIN)
         case RedisConnectionError() | RedisTimeoutError() | OSError():
             if cause := find_distrust(error):
                 return StoreUntrusted(f"{StoreUntrusted.__doc__} ({cause})")

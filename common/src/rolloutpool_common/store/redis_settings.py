@@ -24,6 +24,12 @@ FEW_CONNECTIONS = (
 )
 CROWDED = 0.8
 """From this share of its connections on there is hardly room for another machine of workers."""
+LATE_TO_NOTICE = (
+    "Redis notices late that a host is gone (`tcp-keepalive {seconds}`): its rollouts wait a minute before they go on "
+    "elsewhere; set `tcp-keepalive 5`"
+)
+SEEN_SECONDS = 60
+"""Redis closes the connections of a host that is gone so long after its last word, and half as much."""
 NO_MEMORY_LIMIT = (
     "Redis has no memory limit (`maxmemory 0`), so the pool can't refuse work before the machine's memory is full; "
     "set `maxmemory`"
@@ -42,6 +48,7 @@ async def find_warnings(redis: Any) -> list[str]:
         memory = await read_info(redis, "memory")
         clients = await read_info(redis, "clients")
         policy_of_file = await _read_setting(redis, "appendfsync")
+        keepalive = await _read_setting(redis, "tcp-keepalive")
     found = []
     match persistence.get("aof_enabled"):
         case None:
@@ -57,6 +64,8 @@ async def find_warnings(redis: Any) -> list[str]:
         found.append(NO_MEMORY_LIMIT)
     if policy not in (None, "noeviction"):
         found.append(EVICTION.format(policy=policy))
+    if keepalive is not None and not 0 < int(keepalive) <= SEEN_SECONDS:
+        found.append(LATE_TO_NOTICE.format(seconds=keepalive))
     now, most = clients.get("connected_clients", 0), clients.get("maxclients", 0)
     if most and now > CROWDED * most:
         found.append(FEW_CONNECTIONS.format(now=now, most=most))

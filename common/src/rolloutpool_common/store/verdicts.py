@@ -67,7 +67,7 @@ class DeathCause(StrEnum):
 
     ABSENT = "its lifeline is gone"
     SILENT = "it sent no beat, and its lifeline cannot be seen"
-    STALLED = "it exists, and did nothing for too long"
+    STALLED = "it did nothing for too long, and its end was not seen"
 
     @property
     def lifeline_saves(self) -> bool:

@@ -50,6 +50,14 @@ def test_every_bad_variable_is_a_line_without_its_value(
     assert len(lines) == 3
 
 
+@pytest.mark.parametrize("url", ["redis://:hush@a:26379,b:26379/0", "redis://:hush@a,b/0", "redis://:hu/sh@a"])
+def test_one_redis_has_one_address(environment: pytest.MonkeyPatch, url: str) -> None:
+    environment.setenv("ROLLOUTPOOL_REDIS_URL", url)
+    with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_REDIS_URL: must name one host and port") as raised:
+        ActorSettings.from_environment()
+    assert "hu" not in str(raised.value)
+
+
 def test_an_old_name_still_works_and_the_log_names_the_new_one(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,11 @@ def test_a_refusal_that_can_pass_says_what_to_do(text: str, do: str) -> None:
         raise redis.exceptions.ResponseError(text)
 
 
+def test_a_refused_login_is_no_outage() -> None:
+    with pytest.raises(StoreUnavailable, match="refuses the name or password"), store_errors():
+        raise redis.exceptions.AuthenticationError("invalid username-password pair or user is disabled")
+
+
 @pytest.mark.parametrize("text", ["Error 104 while writing. Connection reset by peer.", "(32, 'Broken pipe')"])
 def test_a_connection_that_breaks_in_mid_sending_names_the_limits_of_size(text: str) -> None:
     with pytest.raises(StoreUnavailable, match="proto-max-bulk-len"), store_errors():

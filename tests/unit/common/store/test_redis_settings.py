@@ -13,7 +13,7 @@ SAFE: dict[str, dict[str, Any]] = {
     "persistence": {"aof_enabled": 1},
     "memory": {"maxmemory": 10**9, "maxmemory_policy": "noeviction"},
     "clients": {"connected_clients": 800, "maxclients": 1000},
-    "config": {"appendfsync": "always"},
+    "config": {"appendfsync": "always", "tcp-keepalive": "60"},
 }
 
 
@@ -42,6 +42,8 @@ async def test_a_safe_redis_has_no_warnings() -> None:
     [
         ("persistence", "aof_enabled", 0, "appendonly yes"),
         ("config", "appendfsync", "everysec", "appendfsync everysec"),
+        ("config", "tcp-keepalive", "300", "tcp-keepalive 300"),
+        ("config", "tcp-keepalive", "0", "tcp-keepalive 0"),
         ("clients", "connected_clients", 801, "801 of 1,000 connections"),
         ("memory", "maxmemory", 0, "maxmemory 0"),
         ("memory", "maxmemory_policy", "volatile-ttl", "maxmemory-policy volatile-ttl"),
