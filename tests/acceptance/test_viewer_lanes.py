@@ -41,6 +41,25 @@ def test_a_lane_has_no_gap_and_ends_with_its_rollout(browser: Browser) -> None:
         )
 
 
+def test_the_workers_time_is_split_where_a_row_knows_it(browser: Browser) -> None:
+    rows = table(4)
+    columns = rows["columns"]
+    columns["claimed_ms"], columns["ended_ms"] = [rows["created_ms"]] * 4, [rows["created_ms"] + 1000] * 4
+    columns["tokenizer_ms"], columns["llm_ms"], columns["tools_ms"] = [0.0] * 4, [100.0] * 4, [0.0] * 4
+    # The third is an older result; the waits of the last one are more than its time, because turns were at once.
+    columns["loop_ms"], columns["redis_ms"] = [800, 0, None, 900], [60, 0, None, 900]
+    found = lanes(browser, rows)
+    lengths = [{part["kind"]: part["to"] - part["from"] for part in parts} for parts in found["parts"]]
+    assert lengths == [
+        {"model": 100, "own": 40, "loop": 800, "redis": 60},
+        {"model": 100, "own": 900},
+        {"model": 100, "other": 900},
+        {"model": 100, "loop": 450, "redis": 450},
+    ]
+    assert found["other_ms"] == [900] * 4
+    assert found["longest"] == ["loop", "own", "other", "loop"]
+
+
 def test_lanes_of_what_has_not_ended_and_of_clocks_that_disagree(browser: Browser) -> None:
     rows = table(4)
     columns = rows["columns"]
@@ -94,7 +113,10 @@ def test_who_held_the_batch_is_said_and_is_on_top(browser: Browser) -> None:
             "list => list.map(i => { const s = getComputedStyle(i); return s.backgroundImage + s.borderTopStyle"
             " + s.borderBottomWidth })"
         )
-        assert len(set(looks)) == 6
+        assert len(set(looks)) == 8
+        said = page.locator(".legend").inner_text()
+        assert all(name in said for name in ("worker's own work", "waited for the worker", "waited for Redis"))
+        assert "waits for a CPU" not in said
         pool.look("lanes")
 
 

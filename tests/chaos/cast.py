@@ -235,7 +235,7 @@ class Cast:
         return host.name
 
     def _worker_process(self, link: Link, children: int, *, whole: bool = True, sources: Path | None = None) -> Process:
-        """Makes a host with so many workers, with graders and environments where it is `whole`, maybe of other `sources`."""
+        """Makes a host with so many workers, graders and environments where `whole`, maybe of other `sources`."""
         plugins = ["tests.chaos.gil", *(["tests.chaos.graders"] if whole else [])]
         return self._process(
             link.name,

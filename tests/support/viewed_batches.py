@@ -46,6 +46,8 @@ def table(count: int, **columns: Any) -> dict[str, Any]:
         "tokenizer_ms": [10.0] * count,
         "llm_ms": [ran * 0.6 for ran in total],
         "tools_ms": [ran * 0.2 for ran in total],
+        "loop_ms": [int(ran * 0.1) for ran in total],
+        "redis_ms": [int(ran * 0.04) for ran in total],
         "total_ms": total,
         "mean_logprob": [-0.5] * count,
         "policy_versions": [["step-7"]] * count,

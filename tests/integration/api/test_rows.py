@@ -126,6 +126,8 @@ async def test_live_and_ended_rows(client: httpx.AsyncClient, worker: ScriptedWo
         "response_lengths": [3],
         "reward": None,
         "tool_errors": 0,
+        "loop_ms": None,
+        "redis_ms": None,
     }
     assert (failed["kind"], failed["category"], failed["message"]) == ("infra", "network_error", FAILURE.message[:300])
     assert (failed["samples"], failed["mean_logprob"]) == (0, None)

@@ -46,6 +46,8 @@ declare global {
     tokenizer_ms: (number | null)[];
     llm_ms: (number | null)[];
     tools_ms: (number | null)[];
+    loop_ms: (number | null)[];
+    redis_ms: (number | null)[];
     total_ms: (number | null)[];
     worker: (string | null)[];
     reward: (number | null)[];

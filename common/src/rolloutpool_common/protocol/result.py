@@ -124,7 +124,14 @@ class Spans(BaseModel):
     queued_ms: float = 0.0
     tokenizer_ms: float = 0.0
     llm_ms: float = 0.0
+    """Of all turns, those of earlier attempts too; turns at once are added up."""
     tools_ms: float = 0.0
+    """Likewise."""
+    loop_ms: int | None = None
+    """After that claim: its records waited for the worker, which was busy with other rollouts. Null in older results,
+    like the next one."""
+    redis_ms: int | None = None
+    """Its records waited for Redis, and the worker had nothing else to do."""
     total_ms: float = 0.0
     """From that claim to the end."""
 
@@ -185,7 +192,10 @@ class _RolloutResult(BaseModel):
     max_context_tokens: int = 0
     """Longest prompt + sampled tokens of one call."""
     spans: Spans = Field(default_factory=Spans)
-    """Wall milliseconds: `queued_ms`, `tokenizer_ms`, `llm_ms`, `tools_ms`, `total_ms`."""
+    """Wall milliseconds: `queued_ms`, `tokenizer_ms`, `llm_ms`, `tools_ms`, `loop_ms` (its records waited for the
+    worker, which was busy with others), `redis_ms` (they waited for Redis), `total_ms`. `llm_ms` and `tools_ms` are of
+    all attempts, those behind them of the last one; what they leave of it is the worker's own work. `loop_ms` and
+    `redis_ms` are null in older results."""
     attempt: int = 1
     """Which claim of it finished it."""
     worker: str | None = None

@@ -45,6 +45,8 @@ ENDED_FIELDS = {
     "response_lengths": "list of the lengths of its samples' responses",
     "reward": "what its grader, or its environment, says that it is worth",
     "tool_errors": "calls of tools of which the policy read an error",
+    "loop_ms": "waits of its records for the worker, which was busy with other rollouts",
+    "redis_ms": "waits of its records for Redis",
 }
 """Name and meaning, in the order in which they are stored."""
 ROW_FIELDS = {
@@ -126,4 +128,6 @@ def row_values(result: RolloutResult) -> list[Any]:
         [len(sample.response_ids) for sample in samples],
         result.reward,
         sum(not call.ok for turn in result.turns for call in turn.tools),
+        spans.loop_ms,
+        spans.redis_ms,
     ]

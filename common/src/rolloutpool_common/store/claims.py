@@ -12,6 +12,7 @@ from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.records import merge_spec
+from rolloutpool_common.store.write_waits import WriteWaits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Claim:
     """What capabilities say of it, by name, as their scripts answer it."""
     claimed_at: float = field(default_factory=time.perf_counter, compare=False)
     """When this process got it, on its `time.perf_counter`."""
+    waits: WriteWaits = field(default_factory=WriteWaits, compare=False)
+    """What its writes have waited for so far."""
 
     def accepted_ms(self, at: float) -> float:
         """Returns the milliseconds from the rollout's acceptance to a point of time on `time.perf_counter`."""

@@ -44,6 +44,7 @@ from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, Foreign
 from rolloutpool_common.store.script_sources import ScriptFiles, sets_of
 from rolloutpool_common.store.scripting import Scripts
 from rolloutpool_common.store.sender import RETRIES
+from rolloutpool_common.store.store_call import StoreCall
 
 _FILES = ScriptFiles.read(CAPABILITIES)
 _SOURCES = _FILES.sources()
@@ -107,6 +108,7 @@ class Connection:
         # Any: redis-py types every reply as a union of all forms; with decode_responses off ours are bytes.
         self.redis: Any = self._client(max_connections, socket_timeout=30)
         self._scripts = Scripts(self._dial, _SOURCES)
+        self.idle = self._scripts.idle
         self._used: OrderedDict[str, str] = OrderedDict()
         """The names of what a batch uses, each behind a blank, in order; only of batches that use something."""
 
@@ -138,7 +140,7 @@ class Connection:
         connection.retry = Retry(NoBackoff(), 0)
         return await take_over(connection, line)
 
-    def script(self, name: str, *args: Any) -> asyncio.Future[Any]:
+    def script(self, name: str, *args: Any) -> StoreCall:
         """Runs `scripts/<name>.lua` with these ARGV; the future has its answer."""
         return self._scripts.run(name, args)
 
@@ -175,7 +177,7 @@ class Connection:
             self._used.popitem(last=False)
         return used
 
-    def joined(self, name: str, *args: Any) -> asyncio.Future[Any]:
+    def joined(self, name: str, *args: Any) -> StoreCall:
         """Runs a script as `script` does, in one with all that are joined to it in this tick (`store_call.py`)."""
         return self._scripts.join(name, args)
 

@@ -13,6 +13,7 @@
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,8 +25,11 @@ from redis.exceptions import InvalidResponse, NoScriptError
 from rolloutpool_common.process.metrics import STORE_SECONDS
 from rolloutpool_common.store.redis_compat import NOT_COMPLETE, PushNotification, answer_reader
 from rolloutpool_common.store.store_call import StoreCall
+from rolloutpool_common.store.write_waits import THREAD, IdleTime, wanted_seconds
 
 _SPECIAL = (Exception, PushNotification)
+BUSY_SECONDS = 0.001
+"""After so long without an answer it is worth a system call to learn how busy this thread was meanwhile."""
 
 
 class Line(asyncio.Protocol):
@@ -36,8 +40,9 @@ class Line(asyncio.Protocol):
         on_rest: Callable[[], None],
         on_unknown: Callable[[StoreCall], None],
         on_end: "Callable[[Line, Exception], None]",
+        idle: IdleTime,
     ) -> None:
-        """Is not connected yet."""
+        """Is not connected yet; adds to `idle` how long Redis alone was waited for."""
         self.calls: deque[StoreCall] = deque()
         """Without an answer, in the order in which they were sent."""
         self.sent = self.heard = time.perf_counter()
@@ -45,6 +50,9 @@ class Line(asyncio.Protocol):
         self.kept: object = None
         """What has to live as long as the connection."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle = idle
+        self._thread, self._stat, self._since = THREAD.stat, b"", self.sent
+        """What Linux says of this thread, as it was said at that time; until then `idle` has it."""
         self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
         self._reader = answer_reader()
@@ -58,7 +66,9 @@ class Line(asyncio.Protocol):
     def send(self, calls: Sequence[StoreCall]) -> None:
         """Writes commands; the line must be open."""
         assert self._transport is not None
-        self.sent = self.heard = time.perf_counter()
+        self.sent = self.heard = self._since = time.perf_counter()
+        if self._thread is not None:
+            self._stat = os.pread(self._thread.fd, 64, 0)
         self.calls.extend(calls)
         self._transport.write(b"".join([call.data for call in calls]) if len(calls) > 1 else calls[0].data)
 
@@ -80,6 +90,12 @@ class Line(asyncio.Protocol):
         if self._error is not None:
             return
         reader, calls, now = self._reader, self.calls, time.perf_counter()
+        if calls:
+            waited, self._since = now - self._since, now
+            if waited > BUSY_SECONDS and self._thread is not None:
+                before, self._stat = self._stat, os.pread(self._thread.fd, 64, 0)
+                waited = max(waited - wanted_seconds(before, self._stat), 0.0)
+            self._idle.seconds += waited
         try:
             reader.feed(data)
             while calls:

@@ -18,6 +18,8 @@ What a dead worker's claim means for the turn that it was at:
 7. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
 """
 
+import time
+
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.claims import Claim
 from rolloutpool_common.store.connection import Connection
@@ -34,7 +36,14 @@ class ModelCalls:
 
     async def note(self, claim: Claim) -> None:
         """Makes it durable that a model call is about to be sent under this claim; raises `ClaimLost`."""
-        noted = await self._connection.script("calling", claim.uid, claim.token)
+        idle, waits = self._connection.idle, claim.waits
+        before, call = idle.seconds, self._connection.script("calling", claim.uid, claim.token)
+        noted = await call
+        # As of a record (`Rollouts.journal`).
+        took = time.perf_counter() - call.begun
+        redis = took if call.tries else min(idle.seconds - before, took)
+        waits.redis += redis
+        waits.worker += took - redis
         # A claim that Redis forgot is made again, and then counts as one that has called.
         if not noted and not await self._rollouts.restore(claim, None, turns=0):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")

@@ -33,7 +33,7 @@ from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.claims import Claim, ClaimRefused, read_claim
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import ClaimLost, store_errors
+from rolloutpool_common.store.errors import ClaimLost, StoreError, store_errors
 from rolloutpool_common.store.outside_ends import outside_result
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
@@ -68,8 +68,8 @@ class Rollouts:
         self._connection = connection
         self._redis = connection.redis
         self._pool = PoolWaits(connection)
-        self.accepted_at = time.monotonic()
-        """When Redis last accepted a record or a result of a rollout, on the monotonic clock."""
+        self.accepted_at = time.perf_counter()
+        """When Redis last accepted a record or a result of a rollout, on the clock `time.perf_counter`."""
 
     async def claim(
         self,
@@ -96,17 +96,28 @@ class Rollouts:
         # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
         # As it is now: records that follow meanwhile are sent by the calls that are made for them.
         records = tuple(records)
-        index = len(records) - 1
+        index, waits, idle = len(records) - 1, claim.waits, self._connection.idle
         while index < len(records):
             text = await journal_text(records[index])
-            outcome, length = await self._connection.joined("journal", claim.uid, claim.token, index, turns, text)
+            before, call = idle.seconds, self._connection.joined("journal", claim.uid, claim.token, index, turns, text)
+            try:
+                outcome, length = await call
+            except StoreError:
+                waits.redis += time.perf_counter() - call.begun
+                raise
+            now = time.perf_counter()
+            took = now - call.begun
+            # Where its connection broke, nothing was idle in the eyes of a line.
+            redis = took if call.tries else min(idle.seconds - before, took)
+            waits.redis += redis
+            waits.worker += took - redis
             if outcome == b"fenced":
                 if not await self.restore(claim, records, turns=turns):
                     raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
                 # Restored with all records. The script finds this one there, and answers `ok`.
                 continue
             index = length if outcome == b"gap" else index + 1
-            self.accepted_at = time.monotonic()
+            self.accepted_at = now
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
         """Makes a claim again that Redis has forgotten; does nothing where Redis has it."""
@@ -139,7 +150,7 @@ class Rollouts:
         # The status stands for a second arrival of this call, which finds that the first one has ended the rollout.
         if answer not in ("ok", result.status.value):
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
-        self.accepted_at = time.monotonic()
+        self.accepted_at = time.perf_counter()
 
     async def settle(
         self,

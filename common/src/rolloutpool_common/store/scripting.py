@@ -17,6 +17,7 @@ from typing import Any
 from rolloutpool_common.store.redis_compat import pack_command
 from rolloutpool_common.store.sender import LARGE, Dial, Sender
 from rolloutpool_common.store.store_call import StoreCall, StoreScript
+from rolloutpool_common.store.write_waits import IdleTime
 
 FRAME = 150
 """Bytes of a joined call beside its last argument, or a few more."""
@@ -31,7 +32,9 @@ class Scripts:
         `commands` stands in metrics for what is no script.
         """
         self._commands = commands
-        self._small, self._large = Sender(dial), Sender(dial, keeps=False)
+        self.idle = IdleTime()
+        """While one of these calls had no answer."""
+        self._small, self._large = Sender(dial, self.idle), Sender(dial, self.idle, keeps=False)
         self._scripts: dict[str, StoreScript] = {}
         for name, text in sources.items():
             self.add(name, name, text)
@@ -44,14 +47,14 @@ class Scripts:
         """Adds a script, or another text of one (`script_sources.py`); metrics show its name."""
         self._scripts[key] = StoreScript(name, text, hashlib.sha1(text.encode()).hexdigest())
 
-    def run(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def run(self, name: str, args: tuple[Any, ...]) -> StoreCall:
         """Runs a script with these ARGV; the future has its answer, or a `StoreError` or `ResponseError`."""
         script = self._scripts[name]
         call = self._call(script.name, ("EVALSHA", script.sha, 0, *args))
         call.script, call.args = script, args
         return call
 
-    def join(self, name: str, args: tuple[Any, ...]) -> asyncio.Future[Any]:
+    def join(self, name: str, args: tuple[Any, ...]) -> StoreCall:
         """Runs a script as `run` does, together with all that are joined to it in this tick."""
         call = StoreCall(loop=asyncio.get_running_loop())
         call.name, call.begun, call.script, call.args = name, time.perf_counter(), self._scripts[name], args

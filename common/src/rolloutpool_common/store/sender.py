@@ -28,6 +28,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.store_call import StoreCall, StoreScript, join
+from rolloutpool_common.store.write_waits import IdleTime
 
 Dial = Callable[[Line], Awaitable[object]]
 """Connects a line and greets the server; returns what has to live as long as the connection."""
@@ -54,9 +55,9 @@ _PASSING = (RedisConnectionError, RedisTimeoutError, OSError)
 class Sender:
     """Calls on their way to one Redis; for one event loop."""
 
-    def __init__(self, dial: Dial, *, keeps: bool = True) -> None:
+    def __init__(self, dial: Dial, idle: IdleTime, *, keeps: bool = True) -> None:
         """Prepares without connecting; `keeps` is whether a line stays open when nothing was sent for a while."""
-        self._dial, self._keeps = dial, keeps
+        self._dial, self._idle, self._keeps = dial, idle, keeps
         self._backoff = EqualJitterBackoff(cap=0.5, base=0.05)
         self._waiting: deque[StoreCall] = deque()
         self._line: Line | None = None
@@ -164,7 +165,7 @@ class Sender:
         self._look_later()
 
     async def _dialled_line(self) -> Line:
-        line = Line(self._rest, self._bring_source, self._end)
+        line = Line(self._rest, self._bring_source, self._end, self._idle)
         line.kept = await self._dial(line)
         return line
 

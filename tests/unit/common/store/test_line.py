@@ -12,6 +12,7 @@ from redis.exceptions import BusyLoadingError, InvalidResponse
 from rolloutpool_common.store import StoreFull, StoreUnavailable
 from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.store_call import StoreCall, StoreScript
+from rolloutpool_common.store.write_waits import IdleTime
 
 
 class Wires(asyncio.Transport):
@@ -40,7 +41,8 @@ class Opened:
         self.unknown: list[StoreCall] = []
         self.ends: list[Exception] = []
         self.wires = Wires()
-        self.line = Line(self._rest, self.unknown.append, lambda _, error: self.ends.append(error))
+        self.idle = IdleTime()
+        self.line = Line(self._rest, self.unknown.append, lambda _, error: self.ends.append(error), self.idle)
         self.line.connection_made(self.wires)
 
     def _rest(self) -> None:

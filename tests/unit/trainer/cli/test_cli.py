@@ -233,6 +233,36 @@ def test_show_marks_forks_drift_and_turns(pool: StubPool) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"attempt": 2, "spans": {"queued_ms": 15_000, "total_ms": 40_404, "llm_ms": 42_773, "tools_ms": 530}},
+            r"40,404 ms: model 30,001, tools 30, tokenizer 0, other 10,373; 15,000 before attempt 2, queued and in "
+            r"earlier attempts \(model 12,772, tools 500\)",
+        ),
+        (
+            {"spans": {"total_ms": 50_000, "llm_ms": 42_773, "tools_ms": 530, "loop_ms": 6000, "redis_ms": 47}},
+            r"50,000 ms: model 42,773, tools 530, tokenizer 0, worker's own work 650, waited for the worker 6,000, "
+            r"waited for Redis 47; queued 0 before",
+        ),
+        (
+            {"spans": {"total_ms": 30_000, "llm_ms": 42_773, "tools_ms": 530, "loop_ms": 0, "redis_ms": 0}},
+            r"30,000 ms: model 42,773, tools 530, .* \(several at once\); queued 0 before",
+        ),
+    ],
+    ids=["retried", "split", "at once"],
+)
+def test_show_says_where_the_time_of_the_last_attempt_went(pool: StubPool, changes: dict[str, Any], said: str) -> None:
+    document = forked().model_dump(mode="json")
+    tools = [{"name": name, "ms": ms, "ok": True} for name, ms in (("add", 500), ("sub", 20))]
+    first, second = {"start_ms": 1000, "llm_ms": 12_772, "tools": tools}, {"start_ms": 15_001, "llm_ms": 30_001}
+    turns = [document["turns"][0] | first, document["turns"][0] | second]
+    pool.on("GET", "/v1/rollouts/r0", Answer(body=view(result={**document, "turns": turns, **changes})))
+    shown = " ".join(run("show", "r0").stdout.split())
+    assert re.search(said, shown)
+
+
 def test_show_writes_a_page(pool: StubPool, tmp_path: Path) -> None:
     pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
     file = tmp_path / "page.html"

@@ -3,6 +3,7 @@
 import pytest
 
 from rolloutpool_common.store import ClaimLost, StoreFull, StoreUnavailable
+from rolloutpool_common.store.write_waits import WriteWaits
 from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import Drain
 
@@ -15,8 +16,10 @@ async def test_an_outage_is_outlasted() -> None:
             raise outages.pop()
         return "written"
 
-    assert await retry_store(Drain(), "b-0", write) == "written"
+    waits = WriteWaits()
+    assert await retry_store(Drain(), "b-0", write, waits=waits) == "written"
     assert outages == []
+    assert waits.worker == 0 < waits.redis
 
 
 @pytest.mark.parametrize("error", [ClaimLost(), ValueError()])

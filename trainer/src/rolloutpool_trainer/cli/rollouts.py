@@ -111,14 +111,42 @@ def _show_outcome(result: "RolloutResult") -> None:
             "calls": f"{result.num_llm_calls} of the model, {result.num_tool_calls} of tools",
             "tokens": f"{result.response_tokens:,} sampled; trained {trained:,} of {total:,} "
             f"in {len(result.samples)} sample{'' if len(result.samples) == 1 else 's'}",
-            "time": f"{result.spans.total_ms:,.0f} ms: model {result.spans.llm_ms:,.0f}, "
-            f"tools {result.spans.tools_ms:,.0f}, tokenizer {result.spans.tokenizer_ms:,.0f}; "
-            f"queued {result.spans.queued_ms:,.0f} before",
+            "time": _times(result),
         }
     )
     if result.turns:
         console.line()
         console.table(TURN_COLUMNS, turn_rows(result.turns), lines=False)
+
+
+def _times(result: "RolloutResult") -> str:
+    """Says where the time of the last attempt went, and what was before it."""
+    spans = result.spans
+    # A turn's times are from acceptance on, and so is the claim that finished it.
+    earlier = [turn for turn in result.turns if turn.start_ms is not None and turn.start_ms < spans.queued_ms]
+    model_before = sum(turn.llm_ms or 0 for turn in earlier)
+    # The tools of a turn run at the same time.
+    tools_before = sum(max((tool.ms for tool in turn.tools), default=0) for turn in earlier)
+    parts = {
+        "model": max(spans.llm_ms - model_before, 0),
+        "tools": max(spans.tools_ms - tools_before, 0),
+        "tokenizer": spans.tokenizer_ms,
+    }
+    if spans.loop_ms is None or spans.redis_ms is None:
+        parts["other"] = max(spans.total_ms - sum(parts.values()), 0)
+    else:
+        waits = spans.loop_ms + spans.redis_ms
+        parts["worker's own work"] = max(spans.total_ms - sum(parts.values()) - waits, 0)
+        parts["waited for the worker"], parts["waited for Redis"] = spans.loop_ms, spans.redis_ms
+    at_once = " (several at once)" if sum(parts.values()) > spans.total_ms + 1 else ""
+    said = ", ".join(f"{name} {ms:,.0f}" for name, ms in parts.items())
+    before = f"queued {spans.queued_ms:,.0f} before"
+    if result.attempt > 1:
+        before = (
+            f"{spans.queued_ms:,.0f} before attempt {result.attempt}, queued and in earlier attempts "
+            f"(model {model_before:,.0f}, tools {tools_before:,.0f})"
+        )
+    return f"{spans.total_ms:,.0f} ms: {said}{at_once}; {before}"
 
 
 def _show_messages(result: "RolloutResult") -> None:

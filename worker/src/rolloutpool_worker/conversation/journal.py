@@ -120,7 +120,9 @@ class Journal:
                 await store.rollouts.journal(claim, records, turns=turns)
             except (StoreUnavailable, StoreFull) as error:
                 await retry_store(
-                    self._drain, claim.uid, lambda: store.rollouts.journal(claim, records, turns=turns), after=error
+                    *(self._drain, claim.uid, lambda: store.rollouts.journal(claim, records, turns=turns)),
+                    after=error,
+                    waits=claim.waits,
                 )
         # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:

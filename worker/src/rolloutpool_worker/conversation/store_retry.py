@@ -13,6 +13,7 @@ from typing import TypeVar
 from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import StoreFull, StoreUnavailable
+from rolloutpool_common.store.write_waits import WriteWaits
 from rolloutpool_worker.drain import Drain
 
 _log = logging.getLogger(__name__)
@@ -30,8 +31,9 @@ async def retry_store(
     call: Callable[[], Awaitable[T]],
     *,
     after: StoreUnavailable | StoreFull | None = None,
+    waits: WriteWaits | None = None,
 ) -> T:
-    """Calls the store until it answers."""
+    """Calls the store until it answers; `waits` gets the pauses in between."""
     failed, failures = after, 0
     while True:
         if failed is not None:
@@ -41,7 +43,10 @@ async def retry_store(
             failures += 1
             if failures <= WARNINGS:
                 log_event(_log, logging.WARNING, "rollout waits for the store", rollout_uid=uid, error=failed.message)
-            await asyncio.sleep(BACKOFF.delay_s(failures))
+            pause = BACKOFF.delay_s(failures)
+            if waits is not None:
+                waits.redis += pause
+            await asyncio.sleep(pause)
         try:
             return await call()
         except (StoreUnavailable, StoreFull) as error:

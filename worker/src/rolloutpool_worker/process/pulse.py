@@ -53,7 +53,7 @@ class Pulse:
             self._quiet.set()
             return None
         now = time.monotonic()
-        progress = Progress(now - self._turned, now - self._took, now - self._wrote_at())
+        progress = Progress(now - self._turned, now - self._took, time.perf_counter() - self._wrote_at())
         return beat_arguments(self._worker_id, **self._told, progress=progress)
 
     def hear(self, answer: list[Any]) -> None:

@@ -41,7 +41,13 @@ def make_result(
     """Makes the record of what has happened, under this outcome. Only reads, so a thread may do it."""
     spec = claim.spec
     known: dict[str, Any] = {}
-    spans = Spans(queued_ms=claim.queued_ms, tokenizer_ms=tokenizer_ms, total_ms=total_ms)
+    spans = Spans(
+        queued_ms=claim.queued_ms,
+        tokenizer_ms=tokenizer_ms,
+        loop_ms=round(claim.waits.worker * 1000),
+        redis_ms=round(claim.waits.redis * 1000),
+        total_ms=total_ms,
+    )
     if talk is not None:
         measures = talk.measures
         spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms

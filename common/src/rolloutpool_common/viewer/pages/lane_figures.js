@@ -1,10 +1,23 @@
 // Where a rollout's time went, and which rollouts held the batch. Pure.
 
 /** The kinds of time, in the order in which they are drawn. */
-export const KINDS = ["queued", "tokenizer", "model", "tools", "other", "running"];
+export const KINDS = ["queued", "tokenizer", "model", "tools", "own", "loop", "redis", "other", "running"];
 
 /** @type {[string, "tokenizer_ms" | "llm_ms" | "tools_ms"][]} */
 const SUMS = [["tokenizer", "tokenizer_ms"], ["model", "llm_ms"], ["tools", "tools_ms"]];
+
+/**
+ * What the worker's time was: its own work, and the waits of the rollout's records; one part where the waits are not known.
+ * @param {number} other all of it, ms
+ * @param {number | null} loop
+ * @param {number | null} redis
+ */
+export const workersParts = (other, loop, redis) => {
+  if (loop === null || redis === null) return [{ kind: "other", ms: other }];
+  // Waits of branches at once are added up.
+  const scale = loop + redis > other ? other / (loop + redis) : 1;
+  return [{ kind: "own", ms: Math.max(0, other - loop - redis) }, { kind: "loop", ms: loop * scale }, { kind: "redis", ms: redis * scale }];
+};
 
 /**
  * Adds to a page's columns what its lanes need: `start_ms` and `end_ms` (since the batch was accepted), `other_ms`,
@@ -45,15 +58,16 @@ const laneOf = (of, created, now) => {
   const start = Math.min(end, Math.max(0, claimed === null ? end - total : claimed - created));
   const sums = SUMS.map(([kind, name]) => ({ kind, ms: of(name) ?? 0 }));
   const known = sums.reduce((sum, { ms }) => sum + ms, 0);
-  // Clocks differ by some milliseconds, so the sums may be more than the time between claim and end.
+  // Clocks differ by some milliseconds, earlier attempts and turns at once count in the sums, so these may be more than the time between claim and end.
   const scale = known > end - start ? (end - start) / known : 1;
   const other = Math.max(0, end - start - known);
   const parts = [{ kind: "queued", from: 0, to: start }];
-  for (const { kind, ms } of [...sums, { kind: "other", ms: other }]) {
+  const workers = workersParts(other, of("loop_ms"), of("redis_ms"));
+  for (const { kind, ms } of [...sums.map(({ kind, ms }) => ({ kind, ms: ms * scale })), ...workers]) {
     const from = parts[parts.length - 1].to;
-    parts.push({ kind, from, to: from + (kind === "other" ? ms : ms * scale) });
+    parts.push({ kind, from, to: from + ms });
   }
-  const longest = [{ kind: "queued", ms: start }, ...sums, { kind: "other", ms: other }].reduce((one, two) => (two.ms > one.ms ? two : one)).kind;
+  const longest = [{ kind: "queued", ms: start }, ...sums, ...workers].reduce((one, two) => (two.ms > one.ms ? two : one)).kind;
   return { start_ms: start, end_ms: end, other_ms: other, longest, parts: parts.filter(({ from, to }) => to > from) };
 };
 

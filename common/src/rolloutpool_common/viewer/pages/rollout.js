@@ -128,7 +128,7 @@ const Facts = ({ result, scalars }) => {
       <p class="soft">What the log says of it: <code>rolloutpool logs --id ${visible(result.uid)}</code></p></div>`}
     ${result.stale_versions && html`<p class="alert mild">Too old: sampled by version ${visible(result.stale_versions.sampled)}; the run was at ${visible(result.stale_versions.run)}, and version ${visible(result.stale_versions.allowed)} was allowed</p>`}
     ${result.waited_for && html`<p class="alert mild">It waited for ${visible(result.waited_for.waits_for)} ${visible(result.waited_for.endpoint)}: ${visible(result.waited_for.status ?? "")} ${visible(result.waited_for.message)}</p>`}
-    <dl><dt>time</dt><dd>queued ${duration(spans.queued_ms)}, then ran ${duration(spans.total_ms)}: model ${duration(spans.llm_ms)}, tools ${duration(spans.tools_ms)}, tokenizer ${duration(spans.tokenizer_ms)}</dd>
+    <dl><dt>time</dt><dd>queued ${duration(spans.queued_ms)}, then ran ${duration(spans.total_ms)}: model ${duration(spans.llm_ms)}, tools ${duration(spans.tools_ms)}, tokenizer ${duration(spans.tokenizer_ms)}${spans.loop_ms != null && html`, waited ${duration(spans.loop_ms)} for the worker and ${duration(spans.redis_ms)} for Redis`}</dd>
       <dt>calls</dt><dd>${figure(result.num_llm_calls)} of the model, ${figure(result.num_tool_calls)} of tools</dd>
       <dt>tokens</dt><dd>${figure(result.response_tokens)} sampled, longest context ${figure(result.max_context_tokens)}</dd>
       ${result.reward != null && html`<dt>reward</dt><dd>${figure(result.reward)}${Object.entries(result.reward_parts ?? {}).map(([name, value]) => html`, ${visible(name)} ${figure(value)}`)}${result.grade && html`, by ${visible(result.grade.grader)}`}</dd>`}
