@@ -87,8 +87,9 @@ test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the networ
 	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 15 $(AGAIN) -m "not acceptance and not slow" $(ARGS)
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 $(AGAIN) -m "not slow" tests/acceptance $(ARGS)
 
-test-slow: $(STAMP) ## Run the tests that wait for clocks or move many megabytes
+test-slow: $(STAMP) ## Run the tests that wait for clocks, move many megabytes, or play many examples
 	$(BIN)/pytest -n $(CORES) --dist worksteal -m slow $(ARGS)
+	MANY_EXAMPLES=1 $(BIN)/pytest -n $(CORES) --dist worksteal tests/property tests/integration/api/test_fuzz.py $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)

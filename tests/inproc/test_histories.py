@@ -33,6 +33,7 @@ def test_histories_from_the_first_seed_on_have_no_fault() -> None:
     assert "'completed': " in played.stdout
 
 
+@pytest.mark.slow
 def test_100_deaths_between_claim_and_first_call_leave_no_doubt() -> None:
     command = [sys.executable, "-m", "tests.inproc.first_calls"]
     played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.tokens.comparison import EchoKind
@@ -48,7 +49,7 @@ class Model:
         return [s for s in (*self.closed, self.context[: self.head]) if any(sampled for _, sampled, _ in s)]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(300, 1000), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), STEPS)
 def test_ledger_agrees_with_the_naive_model(prompt: list[int], steps: list[tuple[str, list[int], int | None]]) -> None:
     ledger, model = TokenLedger(), Model(prompt)

@@ -15,6 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.property.store_world import KEPT
 from tests.support.batches import announce, new_batch, result_of, uids_of
+from tests.support.examples import examples
 from tests.support.places import places_of
 
 from rolloutpool_common.protocol.batch import Priority
@@ -217,6 +218,9 @@ def test_a_mixed_fleet_loses_nothing_and_runs_nothing_where_it_cannot_run(redis_
     run_machine(
         MixedFleet,
         settings=settings(
-            max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(15, 30),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

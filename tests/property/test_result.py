@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from tests.support.examples import examples
 
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
@@ -66,7 +67,11 @@ def values(of: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(fields).map(lambda given: of.model_construct(**given))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(50, 150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(values(RolloutResult))
 def test_it_is_the_models_own_dump(result: RolloutResult) -> None:
     written = json.loads(encode_result(result))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.support.batches import announce, new_batch, uids_of
+from tests.support.examples import examples
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions
@@ -241,7 +242,7 @@ def test_a_session_does_what_its_model_does(redis_url: str) -> None:
     run_machine(
         SessionMachine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(25, 60),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

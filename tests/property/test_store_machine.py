@@ -20,6 +20,7 @@ from tests.property.store_attempts import StoreAttempts
 from tests.property.store_model import GROUP, BatchModel, RolloutModel
 from tests.property.store_world import KEPT, KEYS, NAMES, WHICH, WORKERS, one_of
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
+from tests.support.examples import examples
 from tests.support.journals import turn_record
 from tests.support.places import places_of
 
@@ -392,7 +393,7 @@ def test_the_store_does_what_its_model_does(redis_url: str) -> None:
     run_machine(
         StoreMachine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(25, 60),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -21,6 +21,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 from tests.support.api_requests import batch
+from tests.support.examples import examples
 from tests.support.inside_api import running_api
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.secrets import SECRETS
@@ -30,7 +31,7 @@ from rolloutpool_common.store import Store
 AnyCase = Case[Any]
 Operation = APIOperation[Any, Any, Any, Any]
 
-EXAMPLES = 6
+EXAMPLES = examples(3, 6)
 """Of each operation and mode."""
 WAITS_FOR_A_WORKER = "/v1/preflight"
 

@@ -116,6 +116,7 @@ async def test_batches_get_the_same_answer_on_both_ways(
     assert await both(api, monkeypatch, "/v1/batches", batches()) > 3
 
 
+@pytest.mark.slow
 async def test_protocol_v1_gets_the_same_answer_on_both_ways(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await both(api, monkeypatch, "/rollout", v1_requests()) == 0
 
@@ -140,6 +141,7 @@ async def test_the_same_is_stored_and_the_idempotency_key_holds_across_both_ways
     assert kept[0] == kept[1]
 
 
+@pytest.mark.slow
 async def test_a_large_batch_is_published_and_its_process_ends_when_it_is_idle(
     redis_url: str, store: Store, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_large_v1_request_runs_and_is_joined(
 
 
 @pytest.mark.parametrize("path", ["/v1/batches", "/rollout"])
+@pytest.mark.slow
 async def test_a_body_that_takes_too_much_memory_is_refused_and_the_next_one_is_not(
     redis_url: str, path: str, worker: ScriptedWorker
 ) -> None:
@@ -197,6 +200,7 @@ async def test_a_body_that_takes_too_much_memory_is_refused_and_the_next_one_is_
         assert fine.status_code == 202
 
 
+@pytest.mark.slow
 async def test_a_reader_that_is_killed_costs_one_request(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     content = orjson.dumps(batch() | {"defaults": large_defaults()})
     assert (await client.post("/v1/batches", content=content, headers=JSON)).status_code == 202

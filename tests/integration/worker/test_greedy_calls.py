@@ -52,6 +52,7 @@ async def cost(pool: Pool, redis_url: str, tokenizer: ChatTokenizer, asked: dict
         *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (False, True), (True, False))),
     ],
 )
+@pytest.mark.slow
 async def test_an_argument_of_10_mb(
     pool: Pool, redis_url: str, tokenizer: ChatTokenizer, v1: bool, as_text: bool
 ) -> None:

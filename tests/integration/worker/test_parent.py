@@ -83,6 +83,7 @@ async def test_a_worker_that_dies_is_reported_and_started_again(redis_url: str, 
         assert await reports(redis_url, 4) == {**expected, **stopped}
 
 
+@pytest.mark.slow
 async def test_workers_share_their_imports_and_are_known_by_name(redis_url: str, store: Store) -> None:
     with started_worker(redis_url, arguments=TWO) as parent:
         found = await workers(store, parent)
@@ -100,6 +101,7 @@ async def test_workers_share_their_imports_and_are_known_by_name(redis_url: str,
         assert second.worker_id in {worker.worker_id for worker in again}
 
 
+@pytest.mark.slow
 async def test_the_exit_code_of_a_watchdog_is_reported(redis_url: str, store: Store, tmp_path: Path) -> None:
     """A plug-in stands for the watchdog, which waits for half a minute before it ends a process with this code."""
     (tmp_path / "wedged.py").write_text("import os, signal; signal.signal(signal.SIGUSR2, lambda *_: os._exit(70))")
@@ -146,6 +148,7 @@ async def test_workers_that_cannot_start_end_their_parent(
         assert "starting it again" not in parent.log()
 
 
+@pytest.mark.slow
 async def test_a_report_arrives_when_redis_is_back() -> None:
     with durable_redis() as redis, started_worker(redis.url, arguments=TWO) as parent:
         store = Store.open(redis.url)

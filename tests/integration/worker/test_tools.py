@@ -115,6 +115,7 @@ async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered
     assert len(result.messages[-1].tool_calls or ()) == 10_000
 
 
+@pytest.mark.slow
 async def test_an_isolated_tool_may_do_what_it_wants(pool: Pool, tokenizer: ChatTokenizer, worker: Worker) -> None:
     codes = {
         "result = 6 * 7": "42",

@@ -161,6 +161,7 @@ async def test_as_many_isolated_workers_are_started_as_there_are_cohorts(store: 
 
 
 @pytest.mark.parametrize("poison", [1, 3])
+@pytest.mark.slow
 async def test_of_many_suspects_the_innocent_are_cleared_in_few_rounds(poison: int) -> None:
     store = fake_store(FakeServer())
     trial = await simulate(store, Case(suspects=256, poison=poison))
@@ -173,6 +174,7 @@ async def test_of_many_suspects_the_innocent_are_cleared_in_few_rounds(poison: i
     assert max(trial.cleared.values()) < (25 if poison == 1 else 45)
 
 
+@pytest.mark.slow
 async def test_chance_deaths_condemn_nobody_who_has_company() -> None:
     innocent = 0
     for seed in range(3):
