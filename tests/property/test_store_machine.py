@@ -390,12 +390,5 @@ class StoreMachine(StoreAttempts):
 
 def test_the_store_does_what_its_model_does(redis_url: str) -> None:
     StoreMachine.url = redis_url
-    run_machine(
-        StoreMachine,
-        settings=settings(
-            max_examples=examples(25, 60),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    calm = settings(deadline=None, suppress_health_check=list(HealthCheck))
+    run_machine(StoreMachine, settings=settings(calm, max_examples=examples(25, 60), stateful_step_count=40))
