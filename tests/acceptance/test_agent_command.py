@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rolloutpool_common.protocol.result import RolloutResult
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,7 @@ def test_a_program_is_tried_and_its_lines_are_printed() -> None:
     assert "sample 1: prompt " in done.stdout
 
 
+@pytest.mark.slow
 def test_as_a_document_it_is_the_result() -> None:
     done = tried(PROGRAM, "say hi", "--json")
     assert done.returncode == 0, done.stderr
@@ -38,6 +41,7 @@ def test_a_program_that_is_not_there_says_so() -> None:
     assert "claude-code, codex" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_shows_what_it_has_printed() -> None:
     done = tried("bash -c 'echo it hurts; exit 3'", "say hi")
     assert done.returncode == 1

@@ -66,6 +66,7 @@ class Receiver:
         return Response()
 
 
+@pytest.mark.slow
 def test_a_pool_goes_on_from_a_copy(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
     safe, unsafe, copy, receiver = slow(tokenizer), slow(tokenizer), tmp_path / "pool.rdb", Receiver()
     options = {"tokenizer_name": TINY}

@@ -33,6 +33,7 @@ CAMPAIGN = Campaign(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     await run(CAMPAIGN, tmp_path)
     # In a process of its own, which has the tools of a worker and none that other tests' plug-ins brought.

@@ -91,7 +91,9 @@ def test_the_demo_proves_its_masks_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
+@pytest.mark.parametrize(
+    ("number", "options"), [pytest.param(signal.SIGINT, [], marks=pytest.mark.slow), (signal.SIGTERM, ["--json"])]
+)
 def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals, options: list[str]) -> None:
     with contextlib.ExitStack() as taken:
         ports = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]

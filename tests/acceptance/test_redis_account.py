@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 import redis
 from tests.acceptance.test_pool import assert_exact, items
 from tests.support.certificates import certificate
@@ -29,6 +30,7 @@ def documented_account() -> list[str]:
     return str(line).replace("PASSWORD", "secret").split()
 
 
+@pytest.mark.slow
 def test_a_pool_needs_no_more_of_redis_than_the_page_lists(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
     authority, context = certificate("localhost", "127.0.0.1", tmp_path)
     port = free_port()

@@ -98,6 +98,7 @@ def test_a_full_worker_takes_no_further_message(small_pool: LocalPool, tokenizer
         assert {result.status for result in batch.results()} == {RolloutStatus.COMPLETED}
 
 
+@pytest.mark.slow
 def test_a_message_of_more_than_there_are_slots_runs_bit_by_bit(tokenizer: ChatTokenizer) -> None:
     """As when a message was made while all workers were larger."""
     policy = Uneven(tokenizer)

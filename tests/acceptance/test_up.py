@@ -165,6 +165,7 @@ def test_a_taken_port_is_named_with_its_option(tmp_path: Path) -> None:
     assert re.fullmatch(rf"error: port {port} .*--port or ROLLOUT_SERVER_PORT\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
     """The worker drains, because a model call is in flight that does not end; the second signal does not wait."""
     with running("mock-trainer", "--ports", str(free_port()), "--latency", "600") as trainer:

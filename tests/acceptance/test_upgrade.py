@@ -157,6 +157,7 @@ async def asked_for(policy: HeldPolicy, count: int) -> bool:
     return len(policy.asked_for) >= count
 
 
+@pytest.mark.slow
 async def test_a_pool_of_the_release_before_is_upgraded_while_it_works(
     build: Path, redis_of_its_own: str, policy: HeldPolicy, trainer_url: str
 ) -> None:

@@ -337,6 +337,7 @@ def long_rollout(tokens: int) -> Any:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_131_072_tokens(browser: Browser) -> None:
     result = long_rollout(131_072)
     with viewed(browser) as pool:
