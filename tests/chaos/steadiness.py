@@ -4,7 +4,8 @@ A series is **steady** if the median of its last third is at most a tenth, or th
 median of its first third. The first sixth of the samples is left out: caches, pools and heaps fill then. Growth that
 hides below this rule is for the slope to show, which is printed for an hour with its 95 % interval.
 
-Where workers come and go, a worker may end that a fault has touched, and workers may be seen too seldom to be judged.
+Where workers come and go, a worker may end that a fault has touched, and one that was there for less than a tenth of
+the soak is not judged: until it has as many rollouts as it takes, its descriptors grow.
 """
 
 from collections import defaultdict
@@ -23,6 +24,8 @@ ELASTIC = "elastic"
 """The names of hosts that come and go begin so."""
 FEWEST = 9
 """Samples without which nothing can be said."""
+LONG_ENOUGH = 0.1
+"""Of the soak's samples, where workers come and go."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,9 @@ def judge_steadiness(record: Iterable[dict[str, Any]]) -> Steadiness:
             case "left":
                 left += entry["keys"]
     series, short = [], set()
+    fewest = int(LONG_ENOUGH * max(map(len, samples.values()), default=0)) if comings else 0
     for (of, measure), values in sorted(samples.items()):
-        if (one := _series(of, measure, values)) is not None:
+        if len(values) >= fewest and (one := _series(of, measure, values)) is not None:
             series.append(one)
         else:
             short.add(of)
