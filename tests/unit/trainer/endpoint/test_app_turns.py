@@ -22,6 +22,7 @@ from tests.support.endpoint_client import (
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.errors import policy_failed
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.testing import ScriptedPolicy
 
@@ -105,7 +106,7 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
 
     def flaky(prompt_ids: list[int], params: GenerateParams) -> Generation:
         if fail.pop(0):
-            raise RuntimeError(f"no adapter for\n{QUESTION['content']!r} \ud83d" + "x" * 300)
+            raise RuntimeError(f"no adapter for\n{QUESTION['content']!r} " + "x" * 300)
         return Generation(token_ids=[5], logprobs=[-1.0])
 
     app = callback_app(flaky, tokenizer=tokenizer)
@@ -114,12 +115,17 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
             response = await ask(client, body([QUESTION]), turn_headers(1))
             error = error_of(response, 500)
             assert error["type"] == "generate_failed"
-            assert error["message"].startswith("the policy failed with RuntimeError: no adapter for '…' \\ud83dxxx")
+            assert error["message"].startswith("the policy failed with RuntimeError: no adapter for '…' xxx")
             assert QUESTION["content"] not in response.text
             assert len(error["message"]) < 300
         assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
     assert app.get_session("r").turns == 1
     assert len(app.sampling_log) == 1
+
+
+def test_half_of_a_surrogate_pair_can_be_sent() -> None:
+    asked = GenerateParams("r", 1, [], None, 1.0, 1.0, 9, None, logprobs=True)
+    assert b"ud83d" in policy_failed(ValueError("no \ud83d"), asked, "").body()
 
 
 async def test_an_error_does_not_quote_what_was_sampled(tokenizer: ChatTokenizer) -> None:
