@@ -124,7 +124,17 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
 
 
 def test_half_of_a_surrogate_pair_can_be_sent() -> None:
-    asked = GenerateParams("r", 1, [], None, 1.0, 1.0, 9, None, logprobs=True)
+    asked = GenerateParams(
+        rollout_id="r",
+        turn=1,
+        messages=[],
+        tools=None,
+        temperature=1.0,
+        top_p=1.0,
+        max_tokens=9,
+        stop=None,
+        logprobs=True,
+    )
     assert b"ud83d" in policy_failed(ValueError("no \ud83d"), asked, "").body()
 
 
