@@ -5,14 +5,13 @@ from tests.oracle.conversations import Player
 from tests.oracle.sets import Entry, entries, player
 from tests.property.conversations import Tally, WrongMask, play
 from tests.property.families import FAMILIES
-from tests.support.examples import examples
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_tokenizer
 
 from rolloutpool_common.rendering import TINY as TINY_NAME
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-EXAMPLES = examples(500, 1_250)
+EXAMPLES = 1_250
 EACH = -(-EXAMPLES // (1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)))
 
 
