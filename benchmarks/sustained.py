@@ -2,8 +2,9 @@
 
     python -m benchmarks.sustained [--quick] [--in-flight 20000 --rate 222]
 
-1. Four workers have as many slots as rollouts are to be in flight, and more rollouts wait than there are slots, so that
-   each slot that is free gets another one at once. Four trainer addresses answer.
+1. Four workers, or more where 2,000 slots each are too few, have as many slots as rollouts are to be in flight. More
+   rollouts wait than there are slots, so that each slot that is free gets another one at once. Four trainer addresses
+   answer.
 2. A model call takes `in flight / rate` seconds on average, from half to one and a half times as long. A pool that
    takes no time itself would so do `rate` turns a second: the ideal.
 3. After two such times the pool is steady. The window is as long again, 30 s at least. Trainers count their answers.
@@ -34,6 +35,7 @@ from rolloutpool_trainer import LocalPool
 __all__ = ["main", "measure"]
 
 WORKERS, TRAINERS, TURNS = 4, 4, 4
+MOST_SLOTS = 2000
 WAITING = 0.25
 """Share of those in flight that wait besides."""
 BATCHES = 10
@@ -144,6 +146,7 @@ def measure(in_flight: int, rate: float) -> Row:
     own = sum(spent.get(role, 0.0) for role in POOL_ROLES)
     return {
         "in flight": in_flight,
+        "workers": workers_for(in_flight),
         "a call, s": seconds,
         "ideal, turns/s": rate,
         "turns/s": turns / took,
@@ -161,17 +164,22 @@ def _held(pid: int) -> int:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
 
 
+def workers_for(in_flight: int) -> int:
+    """Four worker processes, or as many as it takes: each has at most so many slots."""
+    return max(WORKERS, math.ceil(in_flight / MOST_SLOTS))
+
+
 @contextmanager
 def _pool(in_flight: int) -> Iterator[str]:
     env = {
         **ENVIRONMENT,
-        "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / WORKERS)),
+        "ROLLOUTPOOL_WORKER_SLOTS": str(math.ceil(in_flight / workers_for(in_flight))),
         "ROLLOUTPOOL_PLUGINS": "benchmarks.lookup_plugin",
     }
     (ROOT / "build").mkdir(exist_ok=True)
     with (
         TemporaryDirectory(dir=ROOT / "build", prefix="bench-state-") as state,
-        LocalPool(WORKERS, flower=False, state=state, tokenizers=[TINY], env=env) as pool,
+        LocalPool(workers_for(in_flight), flower=False, state=state, tokenizers=[TINY], env=env) as pool,
     ):
         yield pool.url
 
@@ -199,7 +207,7 @@ def main() -> None:
         chosen,
         title="Turns a second for long, by rollouts in flight",
         measures=(
-            f"{WORKERS} workers with slots for all in flight, {TRAINERS} trainer addresses, {TURNS} turns each, "
+            "Workers have slots for all in flight, {TRAINERS} trainer addresses, {TURNS} turns each, "
             "and more that wait. The ideal is what the calls alone allow. The window begins after two calls' time."
         ),
         leaves_out="A model, networks, drift. Trainers, client and pool share the cores.",
