@@ -12,7 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["free_port"]
+__all__ = ["JsonHandler", "free_port"]
 
 
 def free_port() -> int:
@@ -38,22 +38,18 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
     return {**about, "choices": [choice], "prompt_token_ids": prompt}
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+class JsonHandler(BaseHTTPRequestHandler):
+    """One connection of a scripted model."""
 
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        """Lists the model."""
-        self._send({"object": "list", "data": [{"id": "default", "object": "model"}]})
+    def body(self) -> dict[str, Any]:
+        """Reads what was sent."""
+        read: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return read
 
-    def do_POST(self) -> None:
-        """Answers a call."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(float(sys.argv[1]))
-        self._send(completion(body))
-
-    def _send(self, answer: dict[str, Any]) -> None:
+    def send(self, answer: dict[str, Any]) -> None:
+        """Answers."""
         data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -63,6 +59,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
+
+
+class Handler(JsonHandler):
+    """One connection of the engine."""
+
+    def do_GET(self) -> None:
+        """Lists the model."""
+        self.send({"object": "list", "data": [{"id": "default", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        """Answers a call."""
+        body = self.body()
+        time.sleep(float(sys.argv[1]))
+        self.send(completion(body))
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from benchmarks.local_pool import local_pool
 from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.counting_engine import JsonHandler
 from benchmarks.peers.environment import NotToBeHad, prepare
 from benchmarks.processes import ROOT
 from benchmarks.report import Row, emit, parser
@@ -41,11 +42,9 @@ def chat_policy() -> Iterator[tuple[str, Counter[tuple[str, int]]]]:
     """Serves chat completions; counts each turn that it was asked."""
     asked: Counter[tuple[str, int]] = Counter()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.body()
             turns = sum(message["role"] == "assistant" for message in body["messages"])
             asked[str(body.get("rollout_id")), turns] += 1
             time.sleep(LATENCY)
@@ -55,15 +54,7 @@ def chat_policy() -> Iterator[tuple[str, Counter[tuple[str, int]]]]:
             choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if turns < 2 else "stop"}
             usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
             about = {"id": "x", "object": "chat.completion", "created": 0, "model": "default"}
-            data = json.dumps({**about, "choices": [choice], "usage": usage}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            self.send({**about, "choices": [choice], "usage": usage})
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 1024

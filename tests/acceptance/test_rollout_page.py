@@ -170,10 +170,12 @@ def test_25_000_tokens_stay_usable(show: Opener) -> None:
     parts = [part for n in range(1, 26) for part in (("sampled", "word " * 80, n), ("glue", "tool " * 80, n))]
     page = show(rollout(sample("prompt " * 700, *parts, ("sampled", "end", 26))))
     expect(page.locator("h2", has_text="of 24,903")).to_be_visible()
-    for key in ("j", "j", "l", "3", "b", "k", "1"):
+    for key in ("j", "j", "l", "3", "b", "k"):
         page.keyboard.press(key)
-        # Two frames after a key, all that it changed is drawn.
-        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(page.get_by_role("radio", name="probability")).to_be_checked()
+    expect(page.get_by_role("checkbox", name="token borders")).to_be_checked()
+    page.keyboard.press("1")
+    expect(page.get_by_role("radio", name="mask")).to_be_checked()
 
 
 def test_the_page_of_a_real_rollout_counts_what_its_trainer_counted(

@@ -224,8 +224,8 @@ def test_a_fail_over_loses_at_most_what_the_replicas_had_not_heard(
     assert app.sampling_log.repeated() == {}
     # No process of the pool ended, so nobody may have been declared dead.
     assert redis_machines.workers_lost() == 0
-    # What was accepted after the new primary took over is there, and what came before had a replica that heard of it.
-    assert all(-LAG_SECONDS < when < moved for when in lost), lost
+    # Replicas are heard of once a second, so the primary that was cut off accepts for a second more at most.
+    assert all(-1 < when < LAG_SECONDS + 2 for when in lost), lost
     if fault != "cut off":
         assert len(lost) <= 1, lost
     with capsys.disabled():

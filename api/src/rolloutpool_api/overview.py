@@ -35,7 +35,7 @@ FRESH_SECONDS = 3600.0
 CACHED_SECONDS = 1.0
 NAMED = 50
 """Batches of one trouble."""
-TODO = {
+ADVICE = {
     WaitsFor.TRAINER: "Look at the trainer's own log; rollouts go on by themselves once it answers.",
     WaitsFor.TRAINER_PORT: "Start the trainer, or cancel the batch. Rollouts wait in the queue and take no slot.",
     WaitsFor.WORKER: "Start a worker that has what is named: `rolloutpool worker`.",
@@ -126,7 +126,7 @@ class Overview:
                 Trouble(
                     kind="silent",
                     title=silence(found.quiet),
-                    detail="They keep their rollouts until they are declared dead, 60 s after their last sign at most.",
+                    detail="They keep their rollouts until they are declared dead: by default after 60 s of silence.",
                     todo="Look whether their machine is there. Their rollouts then go on elsewhere by themselves.",
                     rollouts=sum(worker.running for worker in found.quiet),
                 )
@@ -169,7 +169,7 @@ def waits(statuses: Iterable[BatchStatus]) -> list[Trouble]:
             kind="waits",
             title=title_of(entries[0][1]),
             detail=max((entry for _, entry in entries), key=lambda entry: entry.rollouts).message,
-            todo=TODO[kind],
+            todo=ADVICE[kind],
             rollouts=sum(entry.rollouts for _, entry in entries),
             waits_for=kind,
             endpoint=endpoint,

@@ -6,11 +6,14 @@ from typing import Literal, NamedTuple
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.services import ApiServices
 from rolloutpool_common.protocol.health import Ready
-from rolloutpool_common.protocol.workers import Worker, WorkerState
+from rolloutpool_common.protocol.workers import Worker
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.schema import SCHEMA_VERSION
 
 OLD_WORKERS = "all live workers are of an earlier release, which gets no new work; start workers of this one"
+
+QUIET_SECONDS = 10.0
+"""A worker that loads a tokenizer may send no heartbeat for some seconds, and nothing is wrong."""
 
 
 class PoolReadiness(NamedTuple):
@@ -43,17 +46,17 @@ async def examine(services: ApiServices) -> PoolReadiness:
         redis_ms = await services.store.ping()
         warnings = [*await services.store.warnings(), *await services.store.doubts.warnings()]
         known, unreadable = await services.store.workers.listed()
-        submits, why = await services.takes_submits()
-        live = [worker for worker in known if worker.alive]
-        narrow = await services.too_little_memory(sum(worker.slots for worker in live))
+        capacity = await services.store.batches.capacity()
+        submits, why = await services.takes_submits(capacity)
     except StoreError as error:
         raise NotReady("not ready", reasons=[error.message]) from None
-    quiet = [worker for worker in known if worker.state is not WorkerState.ALIVE]
+    live = [worker for worker in known if worker.alive]
+    quiet = [worker for worker in known if not worker.alive or worker.last_beat_age_s > QUIET_SECONDS]
     if not live:
         reasons = ["no worker is alive; start one with `rolloutpool worker`", *([silence(quiet)] if quiet else [])]
         reasons += [f"worker {one.worker_id[:64]} cannot be read: {one.why}" for one in unreadable]
         raise NotReady("not ready", reasons=reasons)
-    if narrow is not None:
+    if (narrow := services.too_little_memory(capacity, sum(worker.slots for worker in live))) is not None:
         warnings.append(narrow)
     if all(worker.reads < SCHEMA_VERSION for worker in live):
         warnings.append(OLD_WORKERS)

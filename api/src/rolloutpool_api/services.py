@@ -182,12 +182,11 @@ class ApiServices:
         has_share = len(usage.owners.keys() - {owner}) > 0
         return has_share and usage.owners.get(owner, OwnerUsage()).memory + size <= share and used <= capacity.max_bytes
 
-    async def takes_submits(self) -> tuple[Literal["open", "limited", "closed"], str]:
+    async def takes_submits(self, capacity: Capacity) -> tuple[Literal["open", "limited", "closed"], str]:
         """Says whether a small batch would be accepted now: of all callers, of some, or of none; and why not of all."""
         if why := await self.store.why_no_writes():
             return "closed", why
-        capacity, settings = await self.store.batches.capacity(), self.settings
-        usage, owners = capacity.usage, self.keys.submitters
+        settings, usage, owners = self.settings, capacity.usage, self.keys.submitters
         reasons = []
         refused: set[str] = set()
         for owner in owners:
@@ -205,9 +204,8 @@ class ApiServices:
         # Nobody's name: this is read without a key. The metrics have the names.
         return state, f"submits of {'all' if state == 'closed' else 'some'} keys are refused: {'; '.join(reasons)}"
 
-    async def too_little_memory(self, slots: int) -> str | None:
+    def too_little_memory(self, capacity: Capacity, slots: int) -> str | None:
         """Warns where Redis' memory, were it empty, would not hold as many rollouts as the workers have slots."""
-        capacity = await self.store.batches.capacity()
         usage, limit = capacity.usage, capacity.max_bytes
         each = usage.total.reserved // usage.total.open if usage.total.open else self.settings.reserve_bytes
         if not limit or slots * each <= limit:

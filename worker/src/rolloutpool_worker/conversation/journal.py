@@ -120,7 +120,9 @@ class Journal:
                 await store.rollouts.journal(claim, records, turns=turns)
             except (StoreUnavailable, StoreFull) as error:
                 await retry_store(
-                    *(self._drain, claim.uid, lambda: store.rollouts.journal(claim, records, turns=turns)),
+                    self._drain,
+                    claim.uid,
+                    lambda: store.rollouts.journal(claim, records, turns=turns),
                     after=error,
                     waits=claim.waits,
                 )
