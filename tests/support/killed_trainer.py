@@ -39,7 +39,10 @@ def main(url: str, port: int, checkpoint: Path) -> None:
     tokenizer = load_tokenizer(TINY)
     app = callback_app(ScriptedPolicy(tokenizer, latency=0.02), tokenizer=tokenizer, tools=url, policy_version="0")
     with RolloutClient(url) as client, serve_callback(app, [port]) as served:
-        options: dict[str, Any] = {"trainer": served.urls, "run": RUN, "defaults": {"tokenizer_name": TINY}}
+        # Said and not left to be heard: it may be killed in its first call, before it has answered anything, and then a
+        # rollout would fail and be sampled again for another reason than the one that is counted here.
+        defaults = {"tokenizer_name": TINY, "idempotent": True}
+        options: dict[str, Any] = {"trainer": served.urls, "run": RUN, "defaults": defaults}
         stream = RolloutStream(client, prompts(), keep=keep, refill=1, max_staleness=None, **options)
         trained: list[list[Any]] = []
         if checkpoint.exists():

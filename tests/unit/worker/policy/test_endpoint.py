@@ -13,6 +13,7 @@ from tests.support.raw_server import answering
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, body, close, hang, status
 from tests.support.turn_clients import KINDS, asking
+from tests.support.waiting import eventually
 
 from rolloutpool_common.errors import RolloutError, TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.process.metrics import IN_MODEL_CALL, take_rows
@@ -160,6 +161,32 @@ async def test_a_name_that_does_not_resolve_is_said(store: Store, kind: str) -> 
         assert "refused" not in down.value.message
         with pytest.raises(TrainerDown):
             await endpoint.ask_idempotent({})
+
+
+async def test_a_port_that_was_down_is_tried_by_a_call_with_a_quick_answer(
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer
+) -> None:
+    """Otherwise everything at the port would wait for one turn of a minute."""
+    clock = 0.0
+    breakers = Breakers(lambda: clock)
+    async with scripted_trainer(tokenizer, hang()) as trainer:
+        for _ in range(FAILURES):
+            breakers.failed(trainer.url, "refused")
+        clock = 1.1
+        endpoint = TrainerEndpoint(client, breakers, await spec_of(store, trainer.url), reply_limits=LARGEST)
+        turn = asyncio.create_task(endpoint.ask("POST", PATH, b"{}", {}, WHERE))
+        await asyncio.to_thread(eventually, lambda: breakers.is_closed(trainer.url))
+        assert not turn.done()
+        turn.cancel()
+    for _ in range(FAILURES):
+        breakers.failed(NOWHERE, "refused")
+    clock = 2.2
+    endpoint = TrainerEndpoint(client, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST)
+    with pytest.raises(TrainerUnreachable, match="refused"):
+        await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
+    clock = 4.1
+    with pytest.raises(TrainerDown):
+        await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
 
 
 async def _no_such_name(name: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The table of what becomes of a rollout when an attempt has ended: one row, one test."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.support.claims import claim_of
@@ -22,9 +23,8 @@ from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.ending import Action, Decision, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
-from rolloutpool_worker.policy.breaker import OPEN_SECONDS
 from rolloutpool_worker.rollout.decision import AttemptState, decide
-from rolloutpool_worker.rollout.deferral import NeedsMissing
+from rolloutpool_worker.rollout.deferral import DEFERRED_SECONDS, NeedsMissing
 
 QUIET = AttemptState(certain=True, calling=False)
 CALLING = AttemptState(certain=True, calling=True)
@@ -103,10 +103,11 @@ def test_an_infra_failure_that_is_not_retried_is_finished(claim: Claim) -> None:
     assert decision_of(failed, claim=claim) == Decision(Action.FINISH, TicketOutcome.FAILED)
 
 
-def test_a_port_that_is_down_defers_the_rollout() -> None:
-    expected = Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS, counter="deferrals")
+@pytest.mark.parametrize(("before", "delay_s"), [(0, 1.0), (1, 2.0), (3, 8.0), (4, 10.0), (60, 10.0)])
+def test_a_port_that_is_down_defers_the_rollout_for_longer_and_longer(before: int, delay_s: float) -> None:
+    expected = Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=delay_s, counter="deferrals")
     # `calling` says nothing here: the breaker refused before anything was asked.
-    assert decision_of(TrainerDown(), CALLING) == expected
+    assert decision_of(TrainerDown(), CALLING, claim=replace(claim_of(), deferrals=before)) == expected
 
 
 @pytest.mark.parametrize(("state", "clean"), [(QUIET, True), (UNCERTAIN, False)])
@@ -166,6 +167,6 @@ def test_a_failure_is_final_where_the_session_is_lost_with_the_attempt() -> None
 
 @pytest.mark.parametrize("cause", [EnvironmentFull(), NeedsMissing()], ids=lambda cause: type(cause).__name__)
 def test_what_has_no_room_or_lacks_a_tool_puts_the_rollout_off_and_nothing_is_in_doubt(cause: Exception) -> None:
-    assert decision_of(cause) == Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=OPEN_SECONDS)
+    assert decision_of(cause) == Decision(Action.DEFER, TicketOutcome.DEFERRED, delay_s=DEFERRED_SECONDS)
     assert not decision_of(cause, UNCERTAIN).clean
     assert decision_of(cause).counter == "capacity"

@@ -134,8 +134,8 @@ class TrainerEndpoint:
         self, method: str, path: str, body: bytes, headers: dict[str, str], where: str, *, seconds: float | None = None
     ) -> TurnAnswer:
         """Makes one call."""
-        if not self._spec.v1:
-            self._breakers.check(self._port)
+        if not self._spec.v1 and self._breakers.check(self._port):
+            await self._try(where, headers)
         samples, start, outcome = method == "POST", time.perf_counter(), "ok"
         IN_MODEL_CALL.now += samples
         try:
@@ -154,6 +154,19 @@ class TrainerEndpoint:
             IN_MODEL_CALL.now -= samples
             if samples:
                 MODEL_CALLS.observe(time.perf_counter() - start, outcome, endpoint=self._shown)
+
+    async def _try(self, where: str, headers: dict[str, str]) -> None:
+        """Finds out whether a port that was down takes connections again, by a call that samples nothing."""
+        known = {name: headers[name] for name in ("Authorization",) if name in headers}
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await self._client.ask("GET", f"{self._origin}/health", known, b"", most_bytes=HEALTH_BYTES)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unconnected(where, error) from error
+        # It listens; whether it samples, the turn's own call finds out.
+        except (TimeoutError, httpx.HTTPError):
+            pass
+        self._breakers.worked(self._port)
 
     def _check(self, answer: TurnAnswer, where: str, key: str | None) -> None:
         """Refuses what is no reply to the turn `key`."""

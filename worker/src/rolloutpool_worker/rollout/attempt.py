@@ -46,7 +46,7 @@ from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
-from rolloutpool_worker.policy.breaker import OPEN_SECONDS
+from rolloutpool_worker.policy.breaker import waited_s
 from rolloutpool_worker.policy.callback import ungated
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
@@ -234,7 +234,7 @@ class Attempt:
                     return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except TrainerDown as down:
             # A trainer's port that has been down for longer than the setting allows is a failure.
-            if self._claim.deferrals * OPEN_SECONDS < self._services.settings.trainer_down_timeout:
+            if waited_s(self._claim.deferrals) < self._services.settings.trainer_down_timeout:
                 raise
             return failed(TrainerUnreachable(down.message, retryable=False).failure(self._turn()))
         except RolloutError as error:

@@ -34,8 +34,8 @@ from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.ending import Action, Counter, Decision, TicketOutcome, strictest
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
-from rolloutpool_worker.policy.breaker import OPEN_SECONDS
-from rolloutpool_worker.rollout.deferral import NeedsMissing
+from rolloutpool_worker.policy.breaker import PAUSE
+from rolloutpool_worker.rollout.deferral import DEFERRED_SECONDS, NeedsMissing
 from rolloutpool_worker.rollout.run_gate import RunPaused, StaleRestart, WeightsStale
 
 
@@ -51,9 +51,6 @@ class AttemptState:
     """Another attempt could not go on: the session of its environment is lost with this one."""
     tried: int = 0
     """Calls of the present turn that failed in a row."""
-
-
-_COUNTERS: dict[type, Counter] = {TrainerDown: "deferrals", WeightsStale: "weights"}
 
 
 def decide(
@@ -89,9 +86,12 @@ def _by_table(
             return Decision(Action.REQUEUE, TicketOutcome.RETRIED, clean, delay_s=2.0**claim.retries)
         case RolloutResult():
             return Decision(Action.FINISH, TicketOutcome(ending.status.value))
-        case TrainerDown() | EnvironmentFull() | NeedsMissing() | WeightsStale():
-            counter = _COUNTERS.get(type(ending), "capacity")
-            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=OPEN_SECONDS, counter=counter)
+        case TrainerDown():
+            delay_s = PAUSE.delay_s(claim.deferrals + 1)
+            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=delay_s, counter="deferrals")
+        case EnvironmentFull() | NeedsMissing() | WeightsStale():
+            counter: Counter = "weights" if isinstance(ending, WeightsStale) else "capacity"
+            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=DEFERRED_SECONDS, counter=counter)
         case RunPaused():
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, counter="pauses")
         case StaleRestart():

@@ -21,6 +21,9 @@ from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.own_offer import own_offer
 from rolloutpool_worker.rollout.run_gate import WeightsStale
 
+DEFERRED_SECONDS = 10.0
+"""Until a rollout is tried again that lacks something. One whose trainer is down waits as breakers do (`PAUSE`)."""
+
 
 class NeedsMissing(StoppedAtBorder):
     """This worker lacks something that the rollout names; another one may have it."""
