@@ -22,6 +22,7 @@ from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
+from rolloutpool_trainer.client.silence import Silence
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.tally import BatchTally
 from rolloutpool_trainer.composition import AsyncBatchParts
@@ -77,6 +78,8 @@ class AsyncBatch(AsyncBatchParts):
     ) -> AsyncIterator[FinishedRollout]:
         """Yields each rollout once, in the order in which they end, until all have ended.
 
+        Where none ends for ten seconds because of a fault, a warning in the log says which (`rolloutpool_trainer`).
+
         Args:
             cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
                 older cursor means the start, so that results come again.
@@ -90,14 +93,17 @@ class AsyncBatch(AsyncBatchParts):
             NotFound: The batch is unknown or its results have expired.
             PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
         """
-        reader = ResultStream(self.batch_id, cursor, timeout)
+        reader, silence = ResultStream(self.batch_id, cursor, timeout), Silence()
         total = await self._total() if progress else 0
         with BatchProgress(total, shown=progress) as bar:
             while not reader.complete:
                 for batch_id in self.renewal.due():
                     with suppress(NotFound):
                         await self._client.ask(calls.status(batch_id))
-                for result in reader.take(await self._client.ask(reader.call())):
+                page = await self._client.ask(reader.call())
+                if silence.is_due(heard=bool(page.items) or page.complete):
+                    silence.tell(await self.status())
+                for result in reader.take(page):
                     bar.add(result)
                     self._tally.add(result)
                     yield result

@@ -42,8 +42,8 @@ READ_SECONDS = 60.0
 """Longest wait for an answer that needs no rollout to end."""
 V1_SECONDS = 660.0
 """Longest wait for `POST /rollout`: the pool's own 600 s, and time to write the answer. A second request joins."""
-LONG_POLL_SECONDS = 25.0
-"""How long the pool holds a request for results. Proxies cut connections that are idle for a minute."""
+LONG_POLL_SECONDS = 10.0
+"""How long the pool holds a request for results. Then the client looks why there are none."""
 AWAITED = 202
 """Status of a cancel that came before its submit."""
 PAGE = 200

@@ -19,6 +19,7 @@ from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
+from rolloutpool_trainer.client.silence import Silence
 from rolloutpool_trainer.client.submission import Submission, refill_key
 from rolloutpool_trainer.client.sync_door import SyncDoor
 from rolloutpool_trainer.client.sync_group import TrainableGroup
@@ -76,6 +77,8 @@ class Batch(SyncBatchParts):
     ) -> Iterator[FinishedRollout]:
         """Yields each rollout once, in the order in which they end, until all have ended.
 
+        Where none ends for ten seconds because of a fault, a warning in the log says which (`rolloutpool_trainer`).
+
         Args:
             cursor: Where to go on: `result.cursor` of the last result that was taken. After a restart of Redis, an
                 older cursor means the start, so that results come again.
@@ -89,14 +92,17 @@ class Batch(SyncBatchParts):
             NotFound: The batch is unknown or its results have expired.
             PoolUnavailable: The pool did not answer for the client's time-out; go on later with the cursor.
         """
-        reader = ResultStream(self.batch_id, cursor, timeout)
+        reader, silence = ResultStream(self.batch_id, cursor, timeout), Silence()
         total = self._total() if progress else 0
         with BatchProgress(total, shown=progress) as bar:
             while not reader.complete:
                 for batch_id in self.renewal.due():
                     with suppress(NotFound):
                         self._client.ask(calls.status(batch_id))
-                for result in reader.take(self._client.ask(reader.call())):
+                page = self._client.ask(reader.call())
+                if silence.is_due(heard=bool(page.items) or page.complete):
+                    silence.tell(self.status())
+                for result in reader.take(page):
                     bar.add(result)
                     self._tally.add(result)
                     yield result
