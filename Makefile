@@ -37,10 +37,9 @@ PYTHON_nemo := $(PYTHON312)
 PYTHON_harbor := $(PYTHON312)
 # Of trainers for GPUs the wheels are fetched and read, and not installed. They run on the torch of `trl`.
 WHEELS := build/trainers/sources
-# Half more test processes than cores: many integration tests mostly wait for a lease or a clock to run out. With twice as
-# many, a minute of eleven is won, and tests whose restart of Redis has a deadline begin to fail.
+# Twice as many test processes as cores: half of what a test takes is waiting, for a lease, a clock or a process to end.
 CORES := $(or $(shell nproc 2>/dev/null),2)
-PROCESSES := $(shell echo $$(( ($(CORES) * 3 + 1) / 2 )))
+PROCESSES := $(shell echo $$(( $(CORES) * 2 )))
 KEEP ?=
 PICTURES ?=
 PROMETHEUS ?=

@@ -203,11 +203,9 @@ async def scripted_trainer(
         yield trainer
     finally:
         server.close()
-        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet. It would outlive
-        # the loop, which is a warning in a later test.
-        await asyncio.sleep(0.05)
-        # On a busy machine that was no time for the steps from an accepted socket to its handler.
-        for _ in range(10):
+        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet, but after some
+        # steps of the loop. It would outlive the loop, which is a warning in a later test.
+        for _ in range(20):
             await asyncio.sleep(0)
         for task in tuple(handlers):
             task.cancel()

@@ -1,6 +1,7 @@
 """One worker process and one honest trainer for all tests here, over a Redis that is not emptied between tests."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.inside_worker import InsideWorker, inside_worker
@@ -12,9 +13,22 @@ from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
+from rolloutpool_worker.policy.certificates import verifying
 from rolloutpool_worker.tools import TOOLS
 
 CALCULATOR = ("add", "subtract", "multiply", "divide")
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Has this process believe the authorities in a file, and no others."""
+
+    def believe(file: Path) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        verifying.cache_clear()
+
+    yield believe
+    verifying.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -306,12 +306,12 @@ async def test_a_name_server_that_is_silent_is_a_connect_time_out(calling: Calli
 
 
 async def test_tls_verifies_the_name_and_not_the_address(
-    calling: Calling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calling: Calling, tmp_path: Path, trust: Callable[[Path], None]
 ) -> None:
     file, context = certificate("trainer.example", THERE, tmp_path)
     asked: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked.append(name)
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    trust(file)
     async with server(HERE, tls=context) as listening, calling(f"*,{HERE}", Names([HERE])) as client:
         assert await call(client, f"https://trainer.example:{listening.port}") == 200
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):

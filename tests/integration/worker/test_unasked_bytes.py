@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +149,10 @@ async def test_a_websocket_is_not_opened_over_such_a_connection(server_speaks_fi
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_honest_server_gets_a_connection_for_each_call_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, tls: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: Callable[[Path], None], kind: str, tls: bool
 ) -> None:
     file, context = certificate("localhost", "127.0.0.1", tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    trust(file)
     # On a busy machine a pause of a second and a half is none.
     for room in ("transport", "http1"):
         monkeypatch.setattr(f"rolloutpool_worker.policy.{room}.KEEPALIVE_SECONDS", 60.0)
@@ -171,10 +171,10 @@ async def test_an_honest_server_gets_a_connection_for_each_call_at_once(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_bytes_on_a_kept_connection_with_tls_are_no_reply(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, trust: Callable[[Path], None]
 ) -> None:
     file, context = certificate("localhost", "127.0.0.1", tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    trust(file)
     async with serving(kind, context) as (server, client):
         assert await ask(client, server.url, b"first") == b"first"
         server.writers[0].write(FOREIGN)

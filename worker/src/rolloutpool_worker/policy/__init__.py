@@ -20,6 +20,7 @@
 | `connection` | one connection, by which one request at a time is sent |
 | `deadlines` | limits of calls, for less than a timer each |
 | `transport` | httpx' API over aiohttp's connections, for all that is no turn |
+| `certificates` | what verifies those of trainers |
 | `keepalive` | sockets whose other side is probed |
 | `resolver` | which addresses may be called |
 | `aiohttp_compat` | what we use of aiohttp beyond its documented interface |

@@ -19,7 +19,6 @@ it cannot; every other one leaves that open. Bytes that are no HTTP are such an 
 
 import asyncio
 import socket
-import ssl
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ import aiohappyeyeballs
 import httpx
 
 from rolloutpool_common.security.targets import as_address
+from rolloutpool_worker.policy.certificates import verifying
 from rolloutpool_worker.policy.connection import TurnConnection
 from rolloutpool_worker.policy.deadlines import Deadlines
 from rolloutpool_worker.policy.keepalive import open_socket
@@ -67,14 +67,12 @@ class Http1Client:
         resolver: Resolver,
         *,
         timeout: float,
-        context: ssl.SSLContext | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         """Opens nothing yet."""
         self.seconds = timeout
         self._connect_seconds = min(timeout, CONNECT_SECONDS)
         self._resolver = resolver
-        self._context = context
         self._deadlines = deadlines or Deadlines()
         self._kept: defaultdict[tuple[str, int, bool], list[TurnConnection]] = defaultdict(list)
         self._open: set[TurnConnection] = set()
@@ -170,7 +168,7 @@ class Http1Client:
                             target.place, self._deadlines, keep=self._keep, forget=self._open.discard
                         ),
                         sock=opened,
-                        ssl=self._verifying() if target.tls else None,
+                        ssl=verifying() if target.tls else None,
                         server_hostname=host if target.tls else None,
                     )
                 except BaseException:
@@ -185,11 +183,6 @@ class Http1Client:
         connection = made[1]
         self._open.add(connection)
         return connection
-
-    def _verifying(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = ssl.create_default_context()
-        return self._context
 
     async def _addresses(self, host: str, port: int) -> list[aiohappyeyeballs.AddrInfoType]:
         # What is written as an address was checked in full by `Resolver.check`.

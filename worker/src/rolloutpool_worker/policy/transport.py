@@ -27,7 +27,6 @@ A WebSocket is opened with the same checks. There its reader sees aiohttp's own 
 
 import asyncio
 import io
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -37,6 +36,7 @@ import httpx
 from yarl import URL
 
 from rolloutpool_worker.policy.aiohttp_compat import CleanConnector, CleanRequest, ClosingResponse, UnaskedBytes
+from rolloutpool_worker.policy.certificates import verifying
 from rolloutpool_worker.policy.keepalive import open_socket
 from rolloutpool_worker.policy.resolver import Resolver
 
@@ -94,9 +94,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """For requests that bring no timeout of their own."""
         self._default = self.timeout.as_dict()
         self._resolver = resolver
-        # Building one costs 128 ms.
-        self.context = ssl.create_default_context()
-        """What verifies certificates."""
         self._session: aiohttp.ClientSession | None = None
         self._unkept: aiohttp.ClientSession | None = None
         self._websockets: aiohttp.ClientSession | None = None
@@ -186,7 +183,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             resolver=self._resolver,
             # aiohttp's own cache would give it addresses that `Resolver.resolve` has not checked for this call.
             use_dns_cache=False,
-            ssl=self.context,
+            ssl=verifying(),
             # No limit: slots limit the calls already. With aiohttp's 100, most of 256 slots could wait for a
             # connection.
             limit=0,

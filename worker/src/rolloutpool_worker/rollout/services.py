@@ -184,7 +184,7 @@ class Services:
         self.turns: TurnClient = (
             HttpxTurns(self.transport)
             if transport is not None or settings.turn_client == "httpx"
-            else Http1Client(resolver, timeout=seconds, context=self.transport.context, deadlines=deadlines)
+            else Http1Client(resolver, timeout=seconds, deadlines=deadlines)
         )
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
