@@ -306,13 +306,28 @@ generate: $(STAMP) ## Write the blocking client from the one for asyncio, the sc
 	$(BIN)/python scripts/write_reference.py
 	$(BIN)/python -m scripts.write_client_page
 
+# Side by side, because mypy takes longer than all others. To collect the tests is a check too, and it compiles them: pytest
+# rewrites their asserts, and each of its processes would do that for itself.
+CHECKS := check-types check-tests check-lint check-format check-imports check-generated
+.PHONY: $(CHECKS)
 check: $(STAMP) ## Run ruff, mypy, import-linter and the generators' checks; all of them, even if one fails
-	@failed=0; \
-	for tool in "ruff check ." "ruff format --check ." "mypy" "lint-imports --no-logo" \
-	  "python scripts/generate_sync_client.py --check" "python scripts/write_reference.py --check" "python -m scripts.write_client_page --check"; do \
-	  echo "$$tool"; $(BIN)/$$tool || failed=1; \
-	done; \
-	exit $$failed
+	@mkdir -p build
+	@$(MAKE) --no-print-directory --keep-going --jobs $(CORES) --output-sync=target $(CHECKS)
+
+check-types:
+	$(BIN)/mypy
+check-tests:
+	$(BIN)/pytest --collect-only -qqq -r N > build/collected.txt || { cat build/collected.txt; exit 1; }
+check-lint:
+	$(BIN)/ruff check .
+check-format:
+	$(BIN)/ruff format --check .
+check-imports:
+	$(BIN)/lint-imports --no-logo
+check-generated:
+	$(BIN)/python scripts/generate_sync_client.py --check
+	$(BIN)/python scripts/write_reference.py --check
+	$(BIN)/python -m scripts.write_client_page --check
 
 coverage: $(STAMP) ## Run all tests and report the branches that no test takes
 	$(BIN)/coverage erase

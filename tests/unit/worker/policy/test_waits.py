@@ -94,6 +94,15 @@ async def test_many_tries_are_few_notes_and_one_warning(
     assert f"{60 * 64} tries failed since the last warning" in warnings[1]
 
 
+async def test_a_wait_of_another_kind_is_noted_at_once(process: ProcessWaits, notes: Notes) -> None:
+    """Otherwise a call that is refused once a second hides that its port is taken out."""
+    calling, deferred = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
+    await calling.failed(ERROR, 1, 0.5)
+    for _ in range(3):
+        await deferred.failed(ERROR, 1, 1.0, port=True)
+    assert [noted.waits_for for _, noted in notes.noted] == [WaitsFor.TRAINER, WaitsFor.TRAINER_PORT]
+
+
 async def test_a_rollout_that_ends_is_counted_no_more(process: ProcessWaits, notes: Notes) -> None:
     waiting, idle = process.of("b", "b-0", URL, 1), process.of("b", "b-1", URL, 1)
     await waiting.failed(ERROR, 1, 10.0, port=True)
@@ -114,7 +123,7 @@ async def test_a_store_that_fails_costs_only_the_note(process: ProcessWaits, not
 async def test_many_endpoints_are_not_remembered_for_ever(process: ProcessWaits) -> None:
     for i in range(10_000):
         await process.of(f"b{i}", f"b{i}-0", f"http://t:{i}", 1).failed(ERROR, 1, 0.5)
-    assert len(process._noted_at) < 5_000
+    assert len(process._noted) < 5_000
     assert len(process._warned) < 5_000
 
 

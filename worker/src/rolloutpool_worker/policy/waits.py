@@ -1,8 +1,8 @@
 """Says what rollouts wait for, in the batch's state and in the log, without a line per try.
 
 1. A call fails and will be repeated, or its rollout goes back to the queue: `RolloutWaits.failed`.
-2. The rollout's state gets it, and the batch's at most once a second for each batch and endpoint. A store that fails
-   costs nothing but the note.
+2. The rollout's state gets it, and the batch's too where it is another kind of wait, else at most once a second for
+   each batch and endpoint. A store that fails costs nothing but the note.
 3. The log gets one warning for each endpoint and minute, with the number of tries that failed since the one before.
 4. A call has no answer after `SLOW_SECONDS`: `RolloutWaits.asks` notes that, and again each minute. The log gets
    nothing, because long turns of a large model are no fault.
@@ -59,8 +59,8 @@ class ProcessWaits:
         self.deadlines = deadlines or Deadlines()
         self._store = store
         self._clock = clock
-        self._noted_at: dict[tuple[str, str], float] = {}
-        """By batch and endpoint: when the batch got a note."""
+        self._noted: dict[tuple[str, str], tuple[WaitsFor, float]] = {}
+        """By batch and endpoint: of which kind the batch's last note was, and when it got that."""
         self._warned: dict[str, _Warned] = {}
 
     def of(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> "RolloutWaits":
@@ -74,19 +74,21 @@ class ProcessWaits:
 
     async def note(self, batch_id: str, uid: str, endpoint: str, attempt: int, waiting: Waiting) -> None:
         """Writes why a rollout waits."""
-        if len(self._noted_at) > _MOST:
-            self._noted_at.clear()
-        now, place = self._clock(), (batch_id, endpoint)
-        due = now >= self._noted_at.get(place, float("-inf")) + NOTE_SECONDS
+        if len(self._noted) > _MOST:
+            self._noted.clear()
+        now, place, kind = self._clock(), (batch_id, endpoint), waiting.waits_for
+        last, noted_at = self._noted.get(place, (None, 0.0))
+        # One refused call a second would hide that the port is taken out, which is said right after it.
+        due = kind is not last or now >= noted_at + NOTE_SECONDS
         if due:
-            self._noted_at[place] = now
+            self._noted[place] = kind, now
         with suppress(StoreError):
             await self._store.note(uid, attempt, waiting, batch=due)
 
     async def worked(self, batch_id: str, uid: str, endpoint: str, attempt: int) -> None:
         """Takes note of an answer after a try that failed."""
         # The batch's note may go with this one. Whoever waits still, or waits next, then says so at once.
-        self._noted_at.pop((batch_id, endpoint), None)
+        self._noted.pop((batch_id, endpoint), None)
         with suppress(StoreError):
             await self._store.clear(uid, attempt, endpoint)
 
