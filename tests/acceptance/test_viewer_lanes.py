@@ -116,7 +116,7 @@ def test_who_held_the_batch_is_said_and_is_on_top(browser: Browser) -> None:
         assert len(set(looks)) == 8
         said = page.locator(".legend").inner_text()
         assert all(name in said for name in ("worker's own work", "waited for the worker", "waited for Redis"))
-        assert "waits for a CPU" not in said
+        assert "its own work and its waits" not in said
         pool.look("lanes")
 
 

@@ -4,7 +4,7 @@ import { KINDS } from "./lane_figures.js";
 import { duration } from "./text.js";
 
 /** @type {{ [kind: string]: string }} */
-const NAMES = { queued: "queued", tokenizer: "loading the tokenizer", model: "model", tools: "tools", own: "worker's own work", loop: "waited for the worker", redis: "waited for Redis", other: "worker: its own work, and waits for a CPU and for Redis", running: "running" };
+const NAMES = { queued: "queued", tokenizer: "loading the tokenizer", model: "model", tools: "tools", own: "worker's own work", loop: "waited for the worker", redis: "waited for Redis", other: "worker: its own work and its waits", running: "running" };
 
 /**
  * parts: [{ kind, from, to }], times in ms; end: the time at the right edge.

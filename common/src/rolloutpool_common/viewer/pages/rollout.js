@@ -144,7 +144,7 @@ const History = ({ history }) => {
   return html`<details open=${history.status !== "completed"}><summary>History: ${counted(history.attempts.length, "attempt")}</summary>
     <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
     <tbody>${history.attempts.map((one) => html`<tr key=${one.attempt}><td>${figure(one.attempt)}</td><td>${visible(one.worker)}</td><td>${since(one.claimed_ms)}</td><td>${since(one.ended_ms)}</td>
-      <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td>${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
+      <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td class="why">${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
 };
 
 /** @param {Turn["tools"][number]} call */
