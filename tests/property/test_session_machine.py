@@ -6,13 +6,16 @@ owner ends the session. After each step the store has the calls and replies of t
 1. A call that was taken keeps its number, and its reply never changes.
 2. An equal call is a repetition where the rules say so, and another call everywhere else.
 3. What waits is counted rightly, and no limit is passed.
+4. A reply that is written with its turn is there if and only if the turn is.
+5. A worker that is told of new calls, and may miss some, comes to the same calls as one that reads them.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -20,11 +23,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.support.batches import announce, new_batch, uids_of
 from tests.support.examples import examples
+from tests.support.journals import turn_record
 from tests.support.secrets import SECRETS
 
-from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions
+from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, note_of, told_calls
+from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
-from rolloutpool_common.store import Claim, Store, SubmitLimits
+from rolloutpool_common.protocol.journal import TurnRecord
+from rolloutpool_common.store import Claim, ClaimLost, Store, SubmitLimits
 
 T = TypeVar("T")
 MOST_CALLS, MOST_OPEN = 12, 3
@@ -63,6 +69,9 @@ class SessionMachine(RuleBasedStateMachine):
         self.starts = dict.fromkeys(DOORS, 0)
         self.connections = 0
         self.stored: dict[str, set[str]] = {door: set() for door in DOORS}
+        self.heard: dict[str, list[HeardCall]] = {door: [] for door in DOORS}
+        """What doors note with their next calls."""
+        self.records: list[TurnRecord] = []
         self.place = 1
         self.over = False
         self.seen = 0
@@ -83,6 +92,8 @@ class SessionMachine(RuleBasedStateMachine):
         claim = self.do(self.store.rollouts.claim(self.uid, "w1"))
         assert isinstance(claim, Claim)
         self.claim = claim
+        self.told: Any = self.raw.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self.told.subscribe("rp:worker:w1:calls")
         found = self.do(self.sessions.open(self.uid))
         assert isinstance(found, OpenSession)
         self.session = found
@@ -129,6 +140,11 @@ class SessionMachine(RuleBasedStateMachine):
         """A program calls, perhaps one of an older place."""
         place, holder = self.place - 1 if older else self.place, self.holder(door)
         call = ModelCall([{"role": "user", "content": text}], [])
+        heard, self.heard[door] = self.heard[door], []
+        for one in heard:
+            known = self.calls[one.n - 1]
+            if known.holder == f"{door} {self.starts[door]} {one.connection}":
+                known.holder = None
         taken = self.do(
             self.sessions.take(
                 *(self.session, place, call),
@@ -136,6 +152,7 @@ class SessionMachine(RuleBasedStateMachine):
                 repeats=repeats,
                 holder=holder,
                 stored=self.stored[door],
+                heard=heard,
             )
         )
         if older:
@@ -167,6 +184,37 @@ class SessionMachine(RuleBasedStateMachine):
             model = self.calls[n - 1]
             model.reply = model.reply or f"{n} {text}"
 
+    @rule(which=WHICH, twice=st.booleans(), lost=RARELY)
+    def answer_with_its_turn(self, which: int, twice: bool, lost: bool) -> None:
+        """The worker writes the turn and the reply of a call; another worker may have the rollout."""
+        if not self.calls:
+            return
+        n = which % len(self.calls) + 1
+        record, claim = turn_record(n), replace(self.claim, token="other", attempt=0) if lost else self.claim
+        for _ in range(1 + twice):
+            note = note_of(n, {"text": f"{n} with its turn"})
+            writes = self.store.rollouts.journal(claim, [*self.records, record], turns=1, note=note)
+            if lost:
+                with pytest.raises(ClaimLost):
+                    self.do(writes)
+            else:
+                assert self.do(writes) > 0
+        if not lost:
+            self.records.append(record)
+            model = self.calls[n - 1]
+            model.reply = model.reply or f"{n} with its turn"
+
+    @rule(which=WHICH)
+    def hear_later(self, which: int) -> None:
+        """A program has its reply, which its door notes with the next call."""
+        if not self.calls:
+            return
+        n = which % len(self.calls) + 1
+        holder = self.calls[n - 1].holder
+        if holder and holder != "cut" and not self.is_cut(holder):
+            door, _, connection = holder.split()
+            self.heard[door].append(HeardCall(n, int(connection)))
+
     @rule(which=WHICH, taken=st.booleans(), other=RARELY)
     def hear(self, which: int, taken: bool, other: bool) -> None:
         """A connection ends; where another one holds the call meanwhile, nothing changes."""
@@ -184,7 +232,7 @@ class SessionMachine(RuleBasedStateMachine):
     def restart(self, door: str) -> None:
         """A door dies and is started again; it knows nothing of what was stored."""
         self.starts[door] += 1
-        self.stored[door] = set()
+        self.stored[door], self.heard[door] = set(), []
         self.do(self.sessions.beat(door, str(self.starts[door])))
 
     @rule(really=RARELY)
@@ -204,6 +252,20 @@ class SessionMachine(RuleBasedStateMachine):
         if not self.over:
             self.over, self.reward = True, reward
         assert answer == ("ok" if reward == self.reward else "other")
+
+    @rule(missed=st.integers(0, 2))
+    def be_told(self, missed: int) -> None:
+        """A worker hears of the calls since it has last read, but for some."""
+        news = [message["data"].encode() for message in iter(lambda: self.told.get_message(timeout=0), None)]
+        calls = [call for uid, _, call in (one.partition(b" ") for one in news) if call]
+        for seen in {0, max(0, len(self.calls) - 2)}:
+            known: dict[str, Any] = {}
+            told = told_calls(calls[missed:], seen, known)
+            if told is not None:
+                assert [call.n for call in told] == list(range(seen + 1, seen + 1 + len(told)))
+                assert [call.messages[0]["content"] for call in told] == [
+                    model.text for model in self.calls[seen : seen + len(told)]
+                ]
 
     @rule()
     def forget(self) -> None:
@@ -233,6 +295,8 @@ class SessionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Closes all connections."""
         self.do(self.store.close())
+        if hasattr(self, "told"):
+            self.told.close()
         self.runner.close()
         self.raw.close()
 

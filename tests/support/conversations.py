@@ -106,9 +106,9 @@ class MemoryRollouts:
         del claim
         self.idempotent = True
 
-    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
+    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> None:
         """Keeps the records that are missing."""
-        del claim
+        del claim, note
         if self.lost:
             raise ClaimLost
         if len(records) > self.room:

@@ -14,7 +14,6 @@ from tests.support.secrets import SECRETS
 
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.line import Line
 
 __all__ = ["FakeConnection", "FakeServer", "fake_store"]
 
@@ -22,7 +21,7 @@ __all__ = ["FakeConnection", "FakeServer", "fake_store"]
 class _FakeTransport(asyncio.Transport):
     """The way to a fake server and back. Answers come as from a real one: not before `write` has returned."""
 
-    def __init__(self, server: FakeServer, line: Line) -> None:
+    def __init__(self, server: FakeServer, line: asyncio.Protocol) -> None:
         super().__init__()
         self._line, self._closing = line, False
         self._session = FakeSession(server, 0, client_class=FakeRedis)
@@ -54,7 +53,7 @@ class FakeConnection(Connection):
         self._server = server
         super().__init__("redis://fake")
 
-    async def _dial(self, line: Line) -> object:
+    async def _dial(self, line: asyncio.Protocol) -> object:
         line.connection_made(_FakeTransport(self._server, line))
         return None
 

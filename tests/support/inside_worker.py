@@ -98,10 +98,11 @@ class InsideWorker:
         rollouts = self.services.store.rollouts
         journal = rollouts.journal
 
-        async def stopping(claim: Claim, journaled: Sequence[JournalRecord], *, turns: int) -> None:
-            await journal(claim, journaled, turns=turns)
+        async def stopping(claim: Claim, journaled: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> Any:
+            noted = await journal(claim, journaled, turns=turns, note=note)
             if len(journaled) >= records:
                 self.services.drain.begin()
+            return noted
 
         setattr(rollouts, "journal", stopping)  # noqa: B010  a method, to mypy
 

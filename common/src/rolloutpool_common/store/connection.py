@@ -16,6 +16,7 @@ commands is carried out in the epoch of its time.
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +31,6 @@ from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.keys import PREFIX
-from rolloutpool_common.store.line import Line
 from rolloutpool_common.store.redis_compat import (
     GreetingConnection,
     RestingPool,
@@ -45,6 +45,7 @@ from rolloutpool_common.store.script_sources import ScriptFiles, sets_of
 from rolloutpool_common.store.scripting import Scripts
 from rolloutpool_common.store.sender import RETRIES
 from rolloutpool_common.store.store_call import StoreCall
+from rolloutpool_common.store.subscription import Subscription
 
 _FILES = ScriptFiles.read(CAPABILITIES)
 _SOURCES = _FILES.sources()
@@ -130,11 +131,18 @@ class Connection:
         """Makes a client with one connection and no time limit for one blocking reader, which closes it."""
         return self._client(1, socket_timeout=None)
 
-    def listener(self) -> Scripts:
-        """Makes a connection for one reader of blocking commands, which closes it; it knows no scripts."""
-        return Scripts(self._dial, {}, commands="blocking")
+    async def subscribe(self, channel: str, hear: Callable[[bytes], None]) -> None:
+        """Has `hear` get what is published in a channel, until this is cancelled; raises when the connection ends."""
+        subscription = Subscription(channel, hear)
+        with store_errors():
+            try:
+                kept = await self._dial(subscription)
+                await subscription.run()
+                del kept
+            finally:
+                subscription.close()
 
-    async def _dial(self, line: Line) -> object:
+    async def _dial(self, line: asyncio.Protocol) -> object:
         """Connects a line; `Scripts` repeats where that fails."""
         connection = self.redis.connection_pool.make_connection()
         connection.retry = Retry(NoBackoff(), 0)

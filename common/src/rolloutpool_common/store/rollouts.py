@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
@@ -91,17 +91,23 @@ class Rollouts:
             return ClaimRefused(claim["outcome"].decode())
         return read_claim(claim, uid, worker_id, role, token)
 
-    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int) -> None:
-        """Makes the last record durable, and sends the earlier ones again that Redis has lost."""
+    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> Any:
+        """Makes the last record durable, and sends the earlier ones again that Redis has lost.
+
+        What a capability notes is durable with the record, or neither is. Returns its answer (`on_record`), if any.
+        """
         # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
         # As it is now: records that follow meanwhile are sent by the calls that are made for them.
         records = tuple(records)
-        index, waits, idle = len(records) - 1, claim.waits, self._connection.idle
+        last, waits, idle = len(records) - 1, claim.waits, self._connection.idle
+        index, noted = last, []
         while index < len(records):
             text = await journal_text(records[index])
-            before, call = idle.seconds, self._connection.joined("journal", claim.uid, claim.token, index, turns, text)
+            added = note if index == last else b""
+            before = idle.seconds
+            call = self._connection.joined("journal", claim.uid, claim.token, index, turns, added, text)
             try:
-                outcome, length = await call
+                outcome, length, *noted = await call
             except StoreError:
                 waits.redis += time.perf_counter() - call.begun
                 raise
@@ -118,6 +124,7 @@ class Rollouts:
                 continue
             index = length if outcome == b"gap" else index + 1
             self.accepted_at = now
+        return noted[0] if noted else None
 
     async def restore(self, claim: Claim, records: Sequence[JournalRecord] | None, *, turns: int) -> bool:
         """Makes a claim again that Redis has forgotten; does nothing where Redis has it."""

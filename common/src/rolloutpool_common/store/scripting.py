@@ -20,18 +20,14 @@ from rolloutpool_common.store.store_call import StoreCall, StoreScript
 from rolloutpool_common.store.write_waits import IdleTime
 
 FRAME = 150
-"""Bytes of a joined call beside its last argument, or a few more."""
+"""Bytes of a joined call beside its last two arguments, or a few more."""
 
 
 class Scripts:
     """The scripts of one Redis; for one event loop."""
 
-    def __init__(self, dial: Dial, sources: Mapping[str, str], *, commands: str = "command") -> None:
-        """Prepares without connecting; `sources` is Lua by the script's name.
-
-        `commands` stands in metrics for what is no script.
-        """
-        self._commands = commands
+    def __init__(self, dial: Dial, sources: Mapping[str, str]) -> None:
+        """Prepares without connecting; `sources` is Lua by the script's name."""
         self.idle = IdleTime()
         """While one of these calls had no answer."""
         self._small, self._large = Sender(dial, self.idle), Sender(dial, self.idle, keeps=False)
@@ -58,7 +54,7 @@ class Scripts:
         """Runs a script as `run` does, together with all that are joined to it in this tick."""
         call = StoreCall(loop=asyncio.get_running_loop())
         call.name, call.begun, call.script, call.args = name, time.perf_counter(), self._scripts[name], args
-        call.size = FRAME + len(args[-1])
+        call.size = FRAME + len(args[-2]) + len(args[-1])
         (self._small if call.size <= LARGE else self._large).send(call)
         return call
 
@@ -67,7 +63,7 @@ class Scripts:
 
         It may reach Redis twice, so it must be one that reads, or changes nothing the second time.
         """
-        return self._call(self._commands, command)
+        return self._call("command", command)
 
     async def close(self) -> None:
         """Closes the connections; calls without an answer fail."""

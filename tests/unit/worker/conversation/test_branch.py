@@ -174,6 +174,35 @@ async def test_messages_that_the_template_refuses_are_no_part_of_the_transcript(
     assert len(inside.store.written) == 1
 
 
+async def test_messages_that_are_stored_elsewhere_are_written_with_the_turn_that_follows(
+    tokenizer: ChatTokenizer,
+) -> None:
+    inside = InsideConversation(tokenizer)
+    inside.answer("It is 38.", "Yes.")
+    await inside.conversation.sample()
+    await inside.conversation.append_messages([ASK], stored=True)
+    assert [record.kind for record in inside.store.records] == ["turn"]
+    await inside.conversation.sample()
+    assert [record.kind for record in inside.store.records] == ["turn", "observation", "turn"]
+    again = InsideConversation(tokenizer, inside.store)
+    await again.conversation.sample()
+    await again.conversation.append_messages([ASK], stored=True)
+    await again.conversation.sample()
+    assert state(again) == state(inside)
+
+
+async def test_messages_that_wait_for_their_turn_do_not_make_it_certain(tokenizer: ChatTokenizer) -> None:
+    """The worker before this one wrote nothing of them either, and may have asked the turn before it died."""
+    before = InsideConversation(tokenizer)
+    before.answer("It is 38.")
+    await before.conversation.sample()
+    again = InsideConversation(tokenizer, before.store, claim_of(attempt=2, clean=False))
+    await again.conversation.sample()
+    await again.conversation.append_messages([ASK], stored=True)
+    with pytest.raises(AmbiguousTurn, match="turn 2"):
+        await again.conversation.sample()
+
+
 async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:
     whole = await played(tokenizer)
     again = InsideConversation(tokenizer, whole.store)

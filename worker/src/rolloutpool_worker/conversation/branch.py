@@ -18,7 +18,7 @@ A record is all that a later attempt knows of a step, so a step changes nothing 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,6 +65,8 @@ class SampledTurn:
     """Number of sampled tokens."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with those calls that cannot be run, by their ids."""
+    noted: Any = None
+    """What a capability answered to the note that was written with the turn; None where the turn was replayed."""
 
 
 class Policy(Protocol):
@@ -148,8 +150,11 @@ class Branch:
         """Whether no earlier attempt can have a call of it in flight: that one ended cleanly, or is caught up with."""
         return self._claim.clean or self._place.is_own
 
-    async def sample(self, *, train: bool = True) -> SampledTurn:
-        """Has the policy sample a turn. When this returns, its message is in the transcript and durable."""
+    async def sample(self, *, train: bool = True, note: Callable[[SampledTurn], bytes] | None = None) -> SampledTurn:
+        """Has the policy sample a turn. When this returns, its message is in the transcript and durable.
+
+        A capability's `note` is written in the same step, for its `on_record` in Lua.
+        """
         place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
         if place.left:
             replayed = place.replay(TurnRecord)
@@ -216,18 +221,23 @@ class Branch:
         if _log.isEnabledFor(logging.DEBUG):
             self._log_turn(record)
         result = self._apply_turn(record, reply.calls)
-        await journal.write(record, turns=len(self.measures.turns))
+        noted = b"" if note is None else note(result)
+        result.noted = await journal.write(record, turns=len(self.measures.turns), note=noted)
         self.calling = False
         # Protocol v1 has no batch whose other rollouts would need to know it.
         if not claim.spec.v1 and self.policy.is_news(claim.batch_id):
             await journal.note_idempotent()
         return result
 
-    async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Appends messages of the environment (user turns, for instance) after a sampled turn and its results."""
+    async def append_messages(self, messages: Sequence[dict[str, Any]], *, stored: bool = False) -> None:
+        """Appends messages of the environment (user turns, for instance) after a sampled turn and its results.
+
+        Where they are `stored` elsewhere, and another attempt would append the same, their record is written with the
+        turn that follows.
+        """
         if not self._replay_observation():
             self._check_appendable()
-            await self._observe(normal_form(messages))
+            await self._observe(normal_form(messages), later=stored)
 
     async def edit(self, messages: Sequence[dict[str, Any]]) -> None:
         """Makes `messages` the whole history: truncated, summarised, reordered.
@@ -265,6 +275,7 @@ class Branch:
         warnings: tuple[str, ...] = (),
         times: tuple[ToolTime, ...] = (),
         environment: EnvironmentFacts | None = None,
+        later: bool = False,
     ) -> None:
         """Records messages that follow a turn, and how the next one is asked."""
         history, start, turn = self.history, time.perf_counter(), self.turns
@@ -291,7 +302,7 @@ class Branch:
         RENDER_SECONDS.observe(time.perf_counter() - start)
         self.measures.add_observation(record)
         self.planned = planned
-        await self._journal.write(record, turns=len(self.measures.turns))
+        await self._journal.write(record, turns=len(self.measures.turns), later=later)
 
     def _replay_observation(self) -> bool:
         """Applies the step's record, if an earlier attempt has made it; says whether."""

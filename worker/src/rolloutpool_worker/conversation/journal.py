@@ -16,10 +16,11 @@ A record is durable before `write` returns. Redis may lose its last second when 
 is missing, from the records that are kept here. If Redis does not answer, `write` waits until it does.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.journal import (
@@ -86,6 +87,8 @@ class Journal:
         self._inherited = len(records)
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._places: dict[int, RecordPlace] = {}
+        self._keeps_back = False
+        """Whether the last record waits for the one behind it."""
         self.called = claim.called
 
     @property
@@ -106,29 +109,48 @@ class Journal:
             found = self._places[branch] = RecordPlace(mine)
         return found
 
-    async def write(self, record: JournalRecord, *, turns: int) -> None:
-        """Appends a record."""
+    async def write(self, record: JournalRecord, *, turns: int, later: bool = False, note: bytes = b"") -> Any:
+        """Appends a record; returns what a capability answers to its note.
+
+        `later` is for one that the next attempt makes again just as it is: it travels with the record behind it.
+        """
         # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
         records, store, claim = self._records, self._store, self._claim
         records.append(record)
         self._turns = turns
         place = self._places.get(record.branch) or self.place(record.branch)
-        place.is_own = True
         place.entries += len(record.entries)
+        if later:
+            # The branch's present attempt is not seen in Redis yet, so what may be asked again is decided as before.
+            self._keeps_back = True
+            return None
+        place.is_own = True
+        noted = None
         if store is not None:
             try:
-                await store.rollouts.journal(claim, records, turns=turns)
+                if self._keeps_back:
+                    self._keeps_back = False
+                    # Both begin in one tick, so they are one call of Redis. Should only the second arrive, it finds a
+                    # gap, and sends the first one before it.
+                    known = tuple(records)
+                    _, noted = await asyncio.gather(
+                        store.rollouts.journal(claim, known[:-1], turns=turns),
+                        store.rollouts.journal(claim, known, turns=turns, note=note),
+                    )
+                else:
+                    noted = await store.rollouts.journal(claim, records, turns=turns, note=note)
             except (StoreUnavailable, StoreFull) as error:
-                await retry_store(
+                noted = await retry_store(
                     self._drain,
                     claim.uid,
-                    lambda: store.rollouts.journal(claim, records, turns=turns),
+                    lambda: store.rollouts.journal(claim, records, turns=turns, note=note),
                     after=error,
                     waits=claim.waits,
                 )
         # Only once the record is durable: it is a suspect's proof of progress, and clears it.
         if self._after_write is not None:
             self._after_write()
+        return noted
 
     async def note_calling(self) -> None:
         """Notes durably that this attempt sends its first model call; does nothing before its later ones.

@@ -3,10 +3,12 @@
 1. The door has an address, which stays over its restarts, and a number for each start, which it renews in Redis every
    second. A call's holder is both, and a number of the connection. When a door is started again, or is gone for some
    seconds, the calls of the start before it are known to be cut, and their repetitions find the same turns.
-2. Workers put what they have answered into the door's list. One blocking reader wakes who waits.
+2. Workers publish what they have answered in the door's channel. One connection hears it, and wakes who waits.
 3. A call may bring back a session that no worker has. Its ticket is published here and at once, because the API, which
    publishes everything else, looks once a second.
-4. Who waits looks after its call every two seconds (`Sessions.look_after`), in case a worker has died with it.
+4. That a program has its reply is noted with its session's next call, or a second later. Were this door killed before,
+   the call would count as cut, and an equal one would get the same turn.
+5. Who waits looks after its call every two seconds (`Sessions.look_after`), in case a worker has died with it.
 """
 
 import asyncio
@@ -20,8 +22,9 @@ from typing import Any, TypeVar
 
 import structlog
 
+from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall
 from rolloutpool_common.capabilities.harness.news import News
-from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions, TakenCall
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable
 
@@ -57,6 +60,8 @@ class DoorCalls:
         self._known: OrderedDict[str, tuple[float, OpenSession]] = OrderedDict()
         self._stored: OrderedDict[str, set[str]] = OrderedDict()
         """Of sessions the digests of what this door has stored: a history is sent to Redis once."""
+        self._heard: dict[str, list[tuple[float, HeardCall]]] = {}
+        """Of sessions the calls that were given away to the last byte, and when: their next call brings the note."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -69,13 +74,17 @@ class DoorCalls:
             task.cancel()
         await asyncio.wait(self._tasks)
         with suppress(StoreError):
+            await self._note_heard(0.0)
             await self.sessions.leave(self._address)
         self._publisher.close()
         await self.store.close()
 
     def holder(self) -> str:
         """Names the next connection."""
-        return f"{self._address} {self._start} {next(self._connections)}"
+        return self._holder(next(self._connections))
+
+    def _holder(self, connection: int) -> str:
+        return f"{self._address} {self._start} {connection}"
 
     async def session(self, uid: str, end: float) -> OpenSession | None:
         """Returns a session, also one that has ended; None where there is none. Waits for Redis until `end`."""
@@ -110,6 +119,7 @@ class DoorCalls:
 
         A call is known by its connection, so it may be stored once more where only the answer was lost.
         """
+        heard = [call for _, call in self._heard.pop(session.uid, ())]
         taken = await self._patiently(
             lambda: self.sessions.take(
                 *(session, place, call),
@@ -117,6 +127,7 @@ class DoorCalls:
                 repeats=repeats,
                 holder=holder,
                 stored=self._stored_of(session.uid),
+                heard=heard,
             ),
             end,
         )
@@ -167,16 +178,36 @@ class DoorCalls:
             if self._waiting.get(key) is reply:
                 del self._waiting[key]
 
-    async def heard(self, uid: str, n: int, holder: str, *, taken: bool) -> None:
-        """Notes how a call's connection ended."""
+    def heard(self, uid: str, n: int, holder: str) -> None:
+        """Notes that the program has the last byte: with the session's next call, or a second later."""
+        connection = int(holder.rsplit(" ", 1)[1])
+        self._heard.setdefault(uid, []).append((time.monotonic(), HeardCall(n, connection)))
+
+    async def cut(self, uid: str, n: int, holder: str) -> None:
+        """Notes that the connection ended before."""
         # Unnoted, the call counts as held until this door ends, and its program's repetition says so itself.
         with suppress(StoreError):
-            await self.sessions.hear(uid, n, holder, taken=taken)
+            await self.sessions.hear(uid, n, holder, taken=False)
+
+    async def _note_heard(self, seconds: float) -> None:
+        """Notes the calls that were given away so many seconds ago, where no other call has brought the note."""
+        before = time.monotonic() - seconds
+        late = {uid: calls for uid, calls in self._heard.items() if calls[0][0] <= before}
+        for uid in late:
+            del self._heard[uid]
+        await asyncio.gather(
+            *[
+                self.sessions.hear(uid, call.n, self._holder(call.connection), taken=True)
+                for uid, calls in late.items()
+                for _, call in calls
+            ]
+        )
 
     async def _beat(self) -> None:
         while True:
             try:
                 await self.sessions.beat(self._address, self._start)
+                await self._note_heard(BEAT_SECONDS)
             except StoreError as error:
                 _log.warning("redis does not answer the door", error=error.message)
             await asyncio.sleep(BEAT_SECONDS)
@@ -191,17 +222,12 @@ class DoorCalls:
 
     async def _listen(self) -> None:
         while True:
-            news = News.of_door(self.store, self._address)
-            try:
-                while True:
-                    heard = await news.next()
-                    if heard is None:
-                        continue
-                    call, reply = News.reply(heard)
-                    waits = self._waiting.get(call)
-                    if waits is not None and not waits.done():
-                        waits.set_result(reply)
-            except StoreError:
-                await asyncio.sleep(BEAT_SECONDS / 2)
-            finally:
-                await news.close()
+            with suppress(StoreError):
+                await News.of_door(self.store, self._address).listen(self._wake)
+            await asyncio.sleep(BEAT_SECONDS / 2)
+
+    def _wake(self, heard: bytes) -> None:
+        call, reply = News.reply(heard)
+        waits = self._waiting.get(call)
+        if waits is not None and not waits.done():
+            waits.set_result(reply)

@@ -38,7 +38,8 @@ from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
-from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Outcome
+from rolloutpool_common.capabilities.harness.calls import ModelCall
+from rolloutpool_common.capabilities.harness.sessions import OpenSession, Outcome
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
@@ -207,7 +208,10 @@ class Door:
             whole = await self._give(session, taken.n, taken.reply, answer, gone, end)
         finally:
             gone.cancel()
-            await asyncio.shield(self._calls.heard(session.uid, taken.n, holder, taken=whole))
+            if whole:
+                self._calls.heard(session.uid, taken.n, holder)
+            else:
+                await asyncio.shield(self._calls.cut(session.uid, taken.n, holder))
 
     async def _give(
         self,

@@ -2,10 +2,12 @@
 
 1. A program calls the door. `take` stores the call in the order of arrival, or finds the one that it repeats, and has a
    worker look: the one that runs the session, or the next one that claims it.
-2. The worker reads the calls that it has not seen (`read`), has the policy sample, and journals the turn. Then it
-   keeps the reply (`answer`), which tells the door that holds the call's connection.
-3. The door gives the reply to the program. How that ended it notes with `hear`. A door that dies notes nothing: its
-   calls are known by the number of its start, which has gone.
+2. The worker that runs the session is told the call (`calls.told_calls`); any other reads those that it has not seen
+   (`read`). It has the policy sample, and writes turn and reply in one step (`calls.note_of`), which tells the door
+   that holds the call's connection. A reply without a turn is kept by itself (`answer`).
+3. The door gives the reply to the program. That the program has it, is noted with its next call; that it went away
+   before, at once (`hear`). A door that dies notes nothing: its calls are known by the number of its start, which has
+   gone.
 4. While a call waits, its door looks after it (`look_after`) every few seconds. So what a dead worker has lost sight
    of is found, and no message between the two has to arrive.
 5. Between two calls a session needs no worker: it is given back to the queue, with a delay that the next call ends
@@ -17,11 +19,12 @@ calls from the first one comes to the same lines of talk as the one before it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
+from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, StoredCall, stored_call
 from rolloutpool_common.capabilities.harness.keys import make_key, place_of
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.protocol.messages import text_of
@@ -32,43 +35,6 @@ from rolloutpool_common.store.errors import store_errors
 GONE_MS = 5000
 """After so long without a beat a door's calls count as cut."""
 Outcome = Literal["taken", "gone", "over", "place", "calls", "at_once", "bytes", "forgotten"]
-
-
-@dataclass(frozen=True)
-class ModelCall:
-    """What a program asks the policy, in chat form."""
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters of its own, in the place of the rollout's."""
-    after: int | None = None
-    """The reply that it follows, where the program has named it."""
-    counts: bool = False
-    """Whether it asks only how many tokens its prompt has."""
-    sent: Mapping[str, Any] = field(default_factory=dict)
-    """How it was asked besides that, for people: `dialect` and `fields`. It is no part of what makes calls equal."""
-
-
-@dataclass(frozen=True)
-class StoredCall:
-    """A call as its worker reads it."""
-
-    n: int
-    """From 1, in the order of arrival."""
-    replied: int
-    """How many replies there were when it came."""
-    messages: Sequence[dict[str, Any]]
-    digests: Sequence[str]
-    """Of the messages."""
-    tools: Sequence[dict[str, Any]]
-    tools_digest: str
-    reply: tuple[int, dict[str, Any]] | None
-    """Its place among the replies, and the reply; None while there is none."""
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    after: int | None = None
-    counts: bool = False
-    sent: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,6 +139,7 @@ class Sessions:
         repeats: bool,
         holder: str,
         stored: set[str] | None = None,
+        heard: Sequence[HeardCall] = (),
     ) -> TakenCall:
         """Stores a call, or finds the one that it repeats.
 
@@ -184,6 +151,7 @@ class Sessions:
             repeats: Whether its client says that this is a repetition.
             holder: `{address} {start}` of the door, and a number of the connection.
             stored: Digests of what this door knows to be stored of the session; it learns what this call has stored.
+            heard: Earlier calls of the session that this door has given away to the last byte, as `hear` notes them.
         """
         split = keys.split_uid(session.uid)
         if split is None:
@@ -208,14 +176,19 @@ class Sessions:
                 "take_call",
                 *(*split, place, _digest(orjson.dumps(asked)), request_id, int(repeats), holder),
                 *(choice.max_calls, choice.max_calls_at_once, int(choice.max_mb * 1_000_000)),
-                *(record, len(stored), *said),
+                *(" ".join(f"{n} {connection}" for n, connection in heard), record, len(stored), *said),
             )
         )
         outcome: Outcome = answer["outcome"].decode()
         if outcome == "forgotten":
             stored.clear()
             return await self.take(
-                *(session, place, call), request_id=request_id, repeats=repeats, holder=holder, stored=stored
+                *(session, place, call),
+                request_id=request_id,
+                repeats=repeats,
+                holder=holder,
+                stored=stored,
+                heard=heard,
             )
         if outcome != "taken":
             return TakenCall(outcome)
@@ -297,32 +270,15 @@ class Sessions:
         """
         answer = named(await self._connection.script("read_calls", claim.batch_id, claim.index, seen))
         end = SessionEnd.model_validate_json(answer["over"]) if answer["over"] else None
-        found = [raw.split(b" ", 2) for raw in answer["calls"]]
-        records = [orjson.loads(record) for _, _, record in found]
         said = iter(answer["said"])
         known.update((digest.decode(), orjson.loads(text)) for digest, text in zip(said, said, strict=True) if text)
-        if not all(digest in known for one in records for digest in (*one["said"], one["tools"], one["sent"])):
+        pairs = zip(answer["calls"], answer["replies"], strict=True)
+        calls = [stored_call(n, call, known, _placed(reply)) for n, (call, reply) in enumerate(pairs, seen + 1)]
+        found = [call for call in calls if call is not None]
+        if len(found) < len(calls):
             # It has ended meanwhile, and what was said has gone with its end.
             raise ClaimLost
-        calls = [
-            StoredCall(
-                n=n,
-                replied=int(replied),
-                messages=[known[digest] for digest in record["said"]],
-                digests=record["said"],
-                tools=known[record["tools"]],
-                tools_digest=record["tools"],
-                reply=_placed(reply),
-                sampling=record.get("sampling") or {},
-                after=record.get("after"),
-                counts="counts" in record,
-                sent=known[record["sent"]],
-            )
-            for n, (replied, *_), record, reply in zip(
-                range(seen + 1, seen + 1 + len(records)), found, records, answer["replies"], strict=True
-            )
-        ]
-        return calls, end
+        return found, end
 
     async def answer(self, claim: Claim, n: int, reply: Mapping[str, Any]) -> int:
         """Keeps the reply to a call; returns its place among the replies, 0 where the claim is lost."""

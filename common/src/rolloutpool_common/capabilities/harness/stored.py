@@ -12,8 +12,8 @@ rp:places:wanted           zset    uid -> ms since when it wants a runner to ope
 rp:places:held             zset    uid -> ms until which its runner has the place
 rp:sessions:ended          set     uids of sessions that were ended while their workers gave them back
 rp:door:{address}          string  the present start of the door at this address; expires by itself
-rp:door:{address}:ready    list    "{uid} {n} {reply}" of calls that were answered; expires by itself
-rp:worker:{w}:calls        list    uids of sessions here that have a new call; expires by itself
+rp:door:{address}:ready    (a channel, no key) "{uid} {n} {reply}" of calls that were answered
+rp:worker:{w}:calls        (a channel, no key) uids of sessions here that have something new, and short calls
 
 The field `harness` of a batch's hash holds the secret of its keys. The four keys of a rollout go with its end.
 """

@@ -30,6 +30,11 @@ from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 
 
+async def is_cut(session: OpenedSession, n: int) -> bool:
+    redis = session.pool.store.connection.redis
+    return bool(await redis.hget(f"rp:rollout:{session.uid}:session", f"held:{n}") == b"cut")
+
+
 @pytest.fixture
 async def session(pool: Pool, door: DoorProcess, led_url: str) -> OpenedSession:
     return await opened(pool, door, led_url)
@@ -171,6 +176,8 @@ async def test_after_a_cut_connection_the_same_turn_is_found(
         cut.say("do 1")
         with pytest.raises(httpx.ReadTimeout):
             await cut.call()
+        # The door has noticed it: what comes on another connection may overtake the end of this one.
+        await until(lambda: is_cut(session, 1))
         again = session.program()
         again.say("do 1")
         asked = asyncio.ensure_future(again.call())

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from tests.support.waiting import until
 
-from rolloutpool_common.capabilities.harness.sessions import StoredCall
+from rolloutpool_common.capabilities.harness.calls import StoredCall
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.store import ClaimLost, StoreUnavailable
 from rolloutpool_worker.capabilities.harness.session import SessionRun
@@ -27,10 +27,10 @@ class Branch:
         self.tokens = SimpleNamespace(ledger=[])
         self.ended = ""
 
-    async def append_messages(self, messages: Sequence[dict[str, Any]]) -> None:
+    async def append_messages(self, messages: Sequence[dict[str, Any]], *, stored: bool) -> None:
         """Takes what follows a turn."""
 
-    async def sample(self) -> SampledTurn:
+    async def sample(self, *, note: Callable[[SampledTurn], bytes]) -> SampledTurn:
         """Samples as the test says."""
         try:
             await self._sample()
@@ -164,7 +164,7 @@ async def test_a_session_waits_for_a_redis_that_is_away() -> None:
 
     await until(answered)
     store.away, store.end = 2, SessionEnd(reward=1.0)
-    session.news.set()
+    session.look()
     assert await asyncio.wait_for(running, 10) == "stop"
 
 

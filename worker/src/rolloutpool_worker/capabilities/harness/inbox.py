@@ -1,8 +1,8 @@
 """SessionInbox: how a process hears of new calls.
 
-The script that takes a call puts the session's uid into a list of its worker. The process reads that list by a
-connection of its own, and only while it has sessions. What gets lost here is found a little later: a session looks by
-itself every two seconds, and so does the door that holds the call.
+The script that takes a call publishes it in a channel of its worker, or only the session's uid where it is long. The
+process is subscribed from its first session on. What gets lost here is found a little later: a session looks by itself
+every two seconds, and so does the door that holds the call.
 """
 
 import asyncio
@@ -27,43 +27,44 @@ class SessionInbox:
         self.sessions: dict[str, SessionRun] = {}
         self._store = store
         self._worker_id = worker_id
-        self._has_some = asyncio.Event()
+        self._begun = asyncio.Event()
+        """Set with the first session, because most workers have none."""
         self._stopped = asyncio.Event()
 
     def add(self, uid: str, session: SessionRun) -> None:
         """Has a session hear of its calls."""
         self.sessions[uid] = session
-        self._has_some.set()
+        self._begun.set()
 
     def take(self, uid: str) -> SessionRun | None:
         """Returns a session that runs no more."""
-        session = self.sessions.pop(uid, None)
-        if not self.sessions:
-            self._has_some.clear()
-        return session
+        return self.sessions.pop(uid, None)
 
     async def run(self) -> None:
         """Wakes sessions until the process ends."""
-        while not self._stopped.is_set():
-            await self._has_some.wait()
-            if self._stopped.is_set():
-                return
-            news = News.of_worker(self._store, self._worker_id)
+        await self._begun.wait()
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        while not stopped.done():
+            listens = asyncio.ensure_future(News.of_worker(self._store, self._worker_id).listen(self._wake))
             try:
-                while self._has_some.is_set() and not self._stopped.is_set():
-                    uid = await news.next()
-                    if uid is not None and (session := self.sessions.get(uid.decode())) is not None:
-                        session.news.set()
+                await asyncio.wait({listens, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if listens.done():
+                    listens.result()
             except StoreError as error:
                 _log.warning("calls of sessions are looked for every few seconds only: %s", error.message)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.wait({stopped}, timeout=PAUSE_SECONDS)
             finally:
-                await news.close()
+                listens.cancel()
+
+    def _wake(self, heard: bytes) -> None:
+        uid, _, call = heard.partition(b" ")
+        if (session := self.sessions.get(uid.decode())) is not None:
+            session.hear(call)
 
     def stop(self) -> None:
-        """Ends with the present wait."""
+        """Ends the waking."""
         self._stopped.set()
-        self._has_some.set()
+        self._begun.set()
 
     def heard(self, notes: Mapping[str, Any]) -> None:
         """Hears nothing by beats."""

@@ -4,7 +4,8 @@
    branch of the rollout with a ledger of its own.
 2. Its turn is sampled in a task of its own, so that lines are in flight at once; calls of one line follow each other,
    because a program can only continue what was answered.
-3. The reply is kept when the turn is in the journal, so a program never hears what the pool could forget.
+3. The reply is kept in the step that writes the turn into the journal, so a program never hears what the pool could
+   forget. What the program has said is stored with its call, so it is written there with the turn, too.
 4. After a crash the next worker reads all calls again. Those with a reply were sampled, so they are replayed from the
    journal, in their order; the others are asked.
 5. With no call to answer for `LINGER_SECONDS`, or at once where many sessions linger in its process, the worker lets go
@@ -19,8 +20,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from rolloutpool_common.capabilities.harness.calls import StoredCall, note_of, told_calls
 from rolloutpool_common.capabilities.harness.given_calls import given_id
-from rolloutpool_common.capabilities.harness.sessions import Sessions, StoredCall
+from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.errors import InfraFault, PromptTooLong
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason
@@ -74,8 +76,10 @@ class SessionRun:
         self.lines = Lines()
         self.branches: dict[TalkLine, Branch] = {}
         self.news = asyncio.Event()
-        """Set when there may be a new call."""
-        self.news.set()
+        """Set when there may be something new."""
+        self._told: list[bytes] = []
+        """New calls that it was told and has not begun."""
+        self.look()
         self.seen = 0
         """How many calls it has read."""
         self.asked: list[Mapping[str, Any]] = []
@@ -91,6 +95,18 @@ class SessionRun:
         self._turns: set[asyncio.Task[None]] = set()
         self._end: SessionEnd | None = None
         """How it was ended, once somebody has said so."""
+
+    def hear(self, call: bytes) -> None:
+        """Hears of a new call, or, without one, that there is something to look for."""
+        if not call:
+            return self.look()
+        self._told.append(call)
+        self.news.set()
+
+    def look(self) -> None:
+        """Has it look for what is new."""
+        self._looks = True
+        self.news.set()
 
     async def run(self) -> FinishReason:
         """Answers calls until the session has ended."""
@@ -129,7 +145,12 @@ class SessionRun:
         """Begins the turns of all calls that were not read yet; waits for those that are only replayed."""
         self.news.clear()
         claim, seen = self._claim, self.seen
-        calls, self._end = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
+        told, self._told = self._told, []
+        looks, self._looks = self._looks, False
+        calls = None if looks else told_calls(told, seen, self._said)
+        if calls is None:
+            read = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
+            calls, self._end = read
         for call in calls:
             self.seen = call.n
             self.asked.append({} if call.counts else call.sent)
@@ -164,19 +185,16 @@ class SessionRun:
             await self._keep(call, {"full": True})
             return
         if new:
-            await branch.append_messages(new)
+            await branch.append_messages(new, stored=True)
         try:
-            sampled = await branch.sample()
+            sampled = await branch.sample(note=lambda turn: note_of(call.n, self._reply(call, branch, turn)))
         except PromptTooLong:
             # The program can say less, and its other lines go on. The journal has nothing of this one.
             await self._keep(call, {"too_long": "begins"})
             return
-        if not sampled.sampled and sampled.finish_reason == "length":
-            # The line has a turn without a token. The program goes on with another history.
-            await self._keep(call, {"too_long": "ends"})
-            return
-        place = await self._keep(call, self._reply(call, branch, sampled))
-        self.lines.answered(line, call.n, place, sampled.message)
+        place = sampled.noted or await self._keep(call, self._reply(call, branch, sampled))
+        if not _ends_line(sampled):
+            self.lines.answered(line, call.n, place, sampled.message)
 
     async def _count(self, call: StoredCall) -> None:
         """Answers how many tokens a prompt has, without reasoning that the program does not send back."""
@@ -198,6 +216,9 @@ class SessionRun:
 
     def _reply(self, call: StoredCall, branch: Branch, sampled: SampledTurn) -> dict[str, Any]:
         """Makes the reply as doors give it to programs."""
+        if _ends_line(sampled):
+            # The line has a turn without a token. The program goes on with another history.
+            return {"too_long": "ends"}
         message: Mapping[str, Any] = sampled.message
         calls = [
             {
@@ -253,7 +274,7 @@ class SessionRun:
         # There is a call; or its deadline comes; or the rollout has ended and its calls are gone, of which this attempt
         # hears soon.
         await asyncio.sleep(AGAIN_SECONDS)
-        self.news.set()
+        self.look()
         return True
 
     async def _wait(self) -> None:
@@ -262,7 +283,7 @@ class SessionRun:
         done, _ = await asyncio.wait({hears, *self._turns}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         hears.cancel()
         if not done:
-            self.news.set()
+            self.look()
 
     async def _until(self, event: Any, seconds: float) -> None:
         """Waits at a border: until the event, the drain, or so many seconds."""
@@ -295,6 +316,10 @@ class SessionRun:
             for task in self._turns:
                 # Somebody has to look at it; the first one that failed has ended the session already.
                 _ = task.cancelled() or task.exception()
+
+
+def _ends_line(sampled: SampledTurn) -> bool:
+    return not sampled.sampled and sampled.finish_reason == "length"
 
 
 def _as_text(arguments: Any) -> str:

@@ -4,14 +4,14 @@ local HELD = P .. 'places:held'
 local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
--- Have a worker look at a session's calls: the one that runs it, or the next one that claims it. A session that waits for
--- its program's next call is delayed, and is put at the front of the queue; returns 1 then, because somebody has to publish it.
-local function wake_session(batch, index)
+-- Have a worker look at a session's calls: the one that runs it, which is told `news` or the session's uid, or the next one that
+-- claims it. A session that waits for its program's next call is delayed, and is put at the front of the queue; returns 1 then,
+-- because somebody has to publish it.
+local function wake_session(batch, index, news)
   local uid = batch .. '-' .. index
   local status, worker = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker'))
   if status == 'running' then
-    redis.call('RPUSH', k_worker(worker, 'calls'), uid)
-    redis.call('PEXPIRE', k_worker(worker, 'calls'), 60000)
+    redis.call('PUBLISH', k_worker(worker, 'calls'), news or uid)
   elseif status == 'queued' and redis.call('HEXISTS', k_rollout(uid, 'session'), 'idle') == 1 then
     redis.call('HDEL', k_rollout(uid, 'session'), 'idle')
     if redis.call('ZREM', P .. 'delayed', uid) == 1 then
@@ -20,6 +20,35 @@ local function wake_session(batch, index)
     end
   end
   return 0
+end
+
+-- Note that a program has the last byte of a reply, unless another connection holds the call meanwhile.
+local function taken_call(key, n, holder)
+  return redis.call('HGET', key, 'held:' .. n) == holder and redis.call('HDEL', key, 'held:' .. n) or 0
+end
+
+-- Keep the reply to a call, unless it has one, and tell the door that holds its connection. Returns its place among the replies.
+local function keep_reply(uid, n, reply)
+  local key, replies = k_rollout(uid, 'session'), k_rollout(uid, 'replies')
+  local known, by = redis.call('HGET', replies, n), redis.call('HGET', key, 'held:' .. n)
+  local place
+  if known then
+    place = tonumber(string.match(known, '^%d+'))
+  else
+    place = redis.call('HINCRBY', key, 'replied', 1)
+    redis.call('HSET', replies, n, place .. ' ' .. reply)
+    redis.call('HINCRBY', key, 'open', -1)
+    redis.call('HDEL', key, 'idle')
+  end
+  local address = by and string.match(by, '^(%S+) ')
+  if address then redis.call('PUBLISH', k_door(address, 'ready'), uid .. ' ' .. n .. ' ' .. reply) end
+  return place
+end
+
+-- A reply is kept in the step that writes its turn into the journal.
+local function harness_on_record(uid, note, answer)
+  local n, reply = string.match(note, '^harness (%d+) (.*)$')
+  if n then answer[3] = keep_reply(uid, n, reply) end
 end
 
 -- Whether a rollout's calls can be answered no more: it has ended, or it is sampled and waits for its grade.

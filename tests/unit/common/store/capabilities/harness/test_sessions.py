@@ -7,7 +7,8 @@ import pytest
 from tests.support.batches import claim, result_of, submit
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
-from rolloutpool_common.capabilities.harness.sessions import ModelCall, OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.calls import ModelCall
+from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions, TakenCall
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.outcomes import Failure
