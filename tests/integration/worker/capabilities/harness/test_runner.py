@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from tests.support.bubblewrap import needs_bubblewrap
 from tests.support.fake_docker import calls, fake_docker
 from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, running_runner
 from tests.support.pool import Pool
@@ -38,11 +39,12 @@ async def ran(pool: Pool, led_url: str, *arguments: str, prompt: str = "do 2", *
     return await pool.result(uid, 40)
 
 
+@pytest.mark.parametrize("process", ["unsafe", pytest.param("bubblewrap", marks=needs_bubblewrap)])
 async def test_a_program_is_run_and_its_end_is_the_session_s(
-    reconciled: Pool, door: DoorProcess, led: LedPolicy, led_url: str
+    reconciled: Pool, door: DoorProcess, led: LedPolicy, led_url: str, process: str
 ) -> None:
     before = len(led.sampled)
-    with running_runner(reconciled.url, door):
+    with running_runner(reconciled.url, door, ROLLOUTPOOL_RUNNER_PROCESS=process):
         result = await ran(reconciled, led_url)
     assert (result.status, result.failure, result.reward) == ("completed", None, None)
     assert len(result.samples) == 1

@@ -2,37 +2,116 @@
 
 import asyncio
 import os
-import shutil
-import subprocess
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.bubblewrap import needs_bubblewrap
+from tests.support.certificates import certificate
 from tests.support.processes import runs
 from tests.support.waiting import until
 
+from rolloutpool_worker.capabilities.harness import passage
+from rolloutpool_worker.capabilities.harness.passage import PORT
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
-from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, ProgramEnd
+from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, ProgramEnd, ProgramMissing
+
+pytestmark = needs_bubblewrap
 
 
-def can_isolate() -> bool:
-    bwrap = shutil.which("bwrap")
-    command = [bwrap or "", "--ro-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--", "/bin/true"]
-    return bwrap is not None and subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-pytestmark = pytest.mark.skipif(not can_isolate(), reason="needs bubblewrap, and namespaces for it")
-
-
-async def ran(script: str, hide: Path | None = None, **env: str) -> ProgramEnd:
+async def ran(
+    script: str, hide: Path | None = None, door: str = "http://127.0.0.1:1", network: str | None = None, **env: str
+) -> ProgramEnd:
     settings = RunnerSettings(
         redis_url="redis://127.0.0.1:1",
         runner_process="bubblewrap",
         runner_hide=() if hide is None else (str(hide),),
         runner_file_mb=1,
+        door_url=door,
+        runner_network=network,
     )
     preset = Preset(("bash", "-c", script), env)
-    return await ProcessRuntime(settings).run(preset, {"prompt": "p", "url": "u", "key": "k"})
+    return await ProcessRuntime(settings).run(preset, {"prompt": "p", "url": f"{door.rstrip('/')}/s/b-0", "key": "k"})
+
+
+class Listener:
+    """A server that says back what it is told, with its name in front."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.port = name, 0
+        self.told: list[bytes] = []
+        self.ended = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            self.told.append(line)
+            if line == b"end\n":
+                break
+            writer.write(f"{self.name}: ".encode() + line)
+        self.ended += 1
+        writer.close()
+
+
+@asynccontextmanager
+async def listening(name: str, context: ssl.SSLContext | None = None) -> AsyncIterator[Listener]:
+    listener = Listener(name)
+    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0, ssl=context)
+    listener.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield listener
+
+
+ASKS = "{{ exec 3<>/dev/tcp/127.0.0.1/{port}; }} 2>/dev/null && echo hello >&3 && head -n 1 <&3 || echo refused"
+
+
+async def test_it_reaches_the_door_and_nothing_else() -> None:
+    async with listening("door") as door, listening("redis") as redis:
+        script = f"{ASKS.format(port=redis.port)}; echo $URL; {ASKS.format(port=PORT)}; exit 7"
+        end = await ran(script, door=f"http://127.0.0.1:{door.port}/", URL="{url}")
+        assert end.output.splitlines() == ["refused", f"http://127.0.0.1:{PORT}/s/b-0", "door: hello"]
+        assert (end.code, redis.told) == (7, [])
+        seen = await ran(f"ls /sys/class/net; {ASKS.format(port=redis.port)}", network="host")
+        assert seen.output.splitlines()[-1] == "redis: hello"
+
+
+async def test_what_ends_on_one_side_of_the_way_ends_on_the_other() -> None:
+    async with listening("door") as door:
+        script = (
+            f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; echo one >&3; head -n 1 <&3; exec 3>&-; sleep 0.3; "
+            f"exec 4<>/dev/tcp/127.0.0.1/{PORT}; echo end >&4; cat <&4; echo cut"
+        )
+        end = await ran(script, door=f"http://127.0.0.1:{door.port}")
+        assert (end.output.split("\n")[:2], door.ended) == (["door: one", "cut"], 2)
+
+
+async def test_large_and_many_words_pass_unchanged() -> None:
+    async with listening("door") as door:
+        script = (
+            f"for i in $(seq 20); do (exec 3<>/dev/tcp/127.0.0.1/{PORT}; "
+            "head -c 60000 /dev/zero | tr '\\0' $i >&3; echo >&3; head -n 1 <&3 | wc -c) & done; wait"
+        )
+        end = await ran(script, door=f"http://127.0.0.1:{door.port}")
+        assert end.output.split() == [str(60_000 + len("door: \n"))] * 20
+
+
+async def test_a_door_that_is_away_refuses_and_one_with_a_certificate_is_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = await ran(f"{ASKS.format(port=PORT)}; echo goes on", door="http://127.0.0.1:1")
+    assert end.output.endswith("goes on\n")
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    monkeypatch.setattr(passage, "verifying", lambda: ssl.create_default_context(cafile=str(file)))
+    async with listening("door", context) as door:
+        end = await ran(ASKS.format(port=PORT), door=f"https://localhost:{door.port}")
+    assert end.output == "door: hello\n"
+
+
+async def test_a_program_cannot_be_given_a_network_of_containers() -> None:
+    with pytest.raises(ProgramMissing, match="RUNNER_NETWORK"):
+        await ran("true", network="bridge")
 
 
 async def test_it_sees_its_own_processes_and_a_read_only_machine(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class DockerRuntime:
             *("--memory", f"{settings.runner_memory_mb}m", "--pids-limit", str(settings.runner_pids)),
             *("--ulimit", f"fsize={settings.runner_file_mb * 2**20}", "--ulimit", "core=0"),
             *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-            *("--network", settings.runner_network, "--user", f"{os.getuid()}:{os.getgid()}"),
+            *("--network", settings.runner_network or "bridge", "--user", f"{os.getuid()}:{os.getgid()}"),
             *("-w", f"{HOME}/work"),
         ]
 

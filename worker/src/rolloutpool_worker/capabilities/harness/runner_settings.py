@@ -32,8 +32,9 @@ class RunnerSettings(ActorSettings):
     keeps nothing. It may hold prompts."""
     runner_image: str | None = None
     """Image of containers where a rollout names none (`harness.image`); needs `docker`."""
-    runner_network: str = "bridge"
-    """Network of containers, on which they have to reach the door: with `host`, 127.0.0.1 is this machine."""
+    runner_network: str | None = None
+    """Network of programs; `host` is this machine's. Empty leaves those in bubblewrap the door alone, and containers
+    docker's `bridge`, on which they have to reach it."""
     runner_pids: int = Field(default=1024, ge=8)
     """Processes of a program at the most, in a container its threads too; one that has more is ended, and fails."""
     door_url: str = "http://127.0.0.1:9100"

@@ -4,8 +4,8 @@ A *place* is a home of its own: empty, and deleted at the end. A program gets HO
 its preset and those that the operator passes on, and nothing else of the runner's environment.
 
 With bubblewrap a program sees the machine read-only, its own home, a `/tmp` and a `/proc` of its own, and none of the
-directories that the operator hides. It shares the network, because it has to reach the door: keep metadata addresses
-and the pool's Redis behind a firewall or a password. Without bubblewrap it may do all that the runner may.
+directories that the operator hides. It has no network and reaches the door alone (`passage`), unless the operator
+shares the machine's. Without bubblewrap it may do all that the runner may.
 """
 
 import asyncio
@@ -15,12 +15,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_worker.capabilities.harness.passage import Passage, opened_passage
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 
@@ -72,29 +73,40 @@ class ProcessRuntime:
             raise ProgramMissing(
                 "ROLLOUTPOOL_RUNNER_PROCESS=bubblewrap, and there is no bwrap (Debian: apt-get install bubblewrap)"
             )
+        if settings.runner_process == "bubblewrap" and settings.runner_network not in (None, "host"):
+            raise ProgramMissing(
+                "ROLLOUTPOOL_RUNNER_NETWORK: with bubblewrap it is `host`, or empty for the door alone"
+            )
+        self._has_passage = settings.runner_process == "bubblewrap" and settings.runner_network is None
 
     async def run(self, preset: Preset, values: Mapping[str, str]) -> ProgramEnd:
         """See `Runtime.run`."""
         if preset.image is not None:
             raise ProgramMissing("its program wants the image of a container, and this runner has none")
-        async with made_place(self._settings) as place:
+        door = self._settings.door_url
+        async with made_place(self._settings) as place, AsyncExitStack() as stack:
+            passage = await stack.enter_async_context(opened_passage(door)) if self._has_passage else None
+            if passage is not None:
+                values = passage.moved(values, door)
             filled = preset.filled({**values, "home": str(place)})
             await asyncio.to_thread(lay_out, place, filled.files)
-            return await self._run(place, filled)
+            return await self._run(place, filled, passage)
 
-    async def _run(self, place: Path, preset: Preset) -> ProgramEnd:
+    async def _run(self, place: Path, preset: Preset, passage: Passage | None) -> ProgramEnd:
         program = shutil.which(preset.command[0])
         if program is None:
             raise ProgramMissing(f"this runner has no program {preset.command[0][:64]!r} in its PATH")
         own = variables(self._settings, str(place), preset.env)
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **own}
-        wrapped = self._wrapped(place, [program, *preset.command[1:]])
+        wrapped = self._wrapped(place, [program, *preset.command[1:]], passage)
         return await run_command(wrapped, env, place / "work", most_processes=self._settings.runner_pids)
 
-    def _wrapped(self, place: Path, command: list[str]) -> list[str]:
+    def _wrapped(self, place: Path, command: list[str], passage: Passage | None) -> list[str]:
         settings = self._settings
         limits = [f"--as={settings.runner_memory_mb * 2**20}", f"--fsize={settings.runner_file_mb * 2**20}", "--core=0"]
-        limited = ["prlimit", *limits, "--", *command] if sys.platform == "linux" else command
+        limited = (
+            [shutil.which("prlimit") or "prlimit", *limits, "--", *command] if sys.platform == "linux" else command
+        )
         if settings.runner_process != "bubblewrap":
             # bubblewrap has an option of its own for this: a runner that is killed takes its program along.
             return ["setpriv", "--pdeathsig", "KILL", *limited] if sys.platform == "linux" else limited
@@ -111,8 +123,9 @@ class ProcessRuntime:
             ),
             *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run"),
             *hidden,
+            *(() if passage is None else passage.options),
             *("--bind", str(place), str(place), "--chdir", str(place / "work"), "--"),
-            *limited,
+            *(limited if passage is None else passage.led(limited)),
         ]
 
 

@@ -1,0 +1,81 @@
+"""Passage: the one way out of a sandbox that has no network, which leads to the door.
+
+1. The runner listens on a socket in the file system, which the sandbox has as `/run/door`. Whoever connects to it is
+   connected to the door, by TLS where the door's address says so.
+2. In the sandbox a small program (`way_out`) listens on 127.0.0.1, and connects to that socket. Then it becomes the
+   agent's program.
+
+    program -> 127.0.0.1:9100 -> /run/door -> runner -> https://door.example
+
+So a program reaches neither the pool's Redis and ports, nor what the machine is told over metadata addresses, nor other
+programs.
+"""
+
+import asyncio
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rolloutpool_worker.capabilities.harness import way_out
+from rolloutpool_worker.policy.certificates import verifying
+
+PORT = 9100
+"""On which the door is found in the sandbox, whose ports are its own."""
+INSIDE = "/run/door"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The way of one sandbox."""
+
+    socket: Path
+
+    @property
+    def options(self) -> list[str]:
+        """Returns what bubblewrap is told; behind the options that make `/run`."""
+        return ["--unshare-net", "--bind", str(self.socket), INSIDE]
+
+    @staticmethod
+    def led(command: Sequence[str]) -> list[str]:
+        """Returns the command that opens the way and becomes this one, whose program is named by its whole path."""
+        source = Path(way_out.__file__).read_text()
+        # Of the interpreter itself, because the environment's may be among what is hidden.
+        return [str(Path(sys.executable).resolve()), "-I", "-S", "-c", source, INSIDE, str(PORT), *command]
+
+    @staticmethod
+    def moved(values: Mapping[str, str], door: str) -> dict[str, str]:
+        """Returns a program's values with the address under which it finds the door."""
+        url, before = values["url"], door.rstrip("/")
+        inside = f"http://127.0.0.1:{PORT}{url.removeprefix(before)}" if url.startswith(before) else url
+        return {**values, "url": inside}
+
+
+@asynccontextmanager
+async def opened_passage(door: str) -> AsyncIterator[Passage]:
+    """Leads to a door while the block runs."""
+    address = urlsplit(door)
+    context: ssl.SSLContext | None = verifying() if address.scheme == "https" else None
+    port = address.port or (443 if context else 80)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_connection(address.hostname, port, ssl=context)
+        except OSError:
+            # As if the door were not there: programs ask again.
+            writer.close()
+            return
+        await way_out.join((reader, writer), there)
+
+    # Not in the runner's directory of places: the path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="rolloutpool-door-") as folder:
+        socket = Path(folder) / "door"
+        server = await asyncio.start_unix_server(serve, socket)
+        try:
+            yield Passage(socket)
+        finally:
+            server.close()
