@@ -13,6 +13,7 @@ in `dropped`. In distributed training an error on one process would leave the ot
 - `no_reward`, `no_advantage`: rewards or advantages were given, but this rollout has None.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,6 +29,8 @@ from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import Reward, trainable
 
 __all__ = ["PaddedBatch", "padded_batch"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +133,9 @@ def padded_batch(
     limits = (prompt_length, response_length)
     rows = list(_rows(results, _given("rewards", rewards, results), _given("advantages", advantages, results), dropped))
     rows = [row for row in rows if _fits(row[1], limits, dropped)]
+    if results and not rows:
+        # A model that is given no rows says something else.
+        _log.warning("none of %d rollouts has a sample to train on: %s", len(results), dict(dropped))
     width_p, width_r = (
         limit if limit is not None else max((len(ids) for ids in lengths), default=0)
         for limit, lengths in zip(

@@ -121,6 +121,15 @@ def test_a_batch_of_nothing_has_no_rows() -> None:
     assert padded_batch([], pad_id=0).input_ids.shape == (0, 0)
 
 
+def test_that_nothing_of_a_batch_can_be_trained_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    padded_batch([], pad_id=0)
+    assert caplog.messages == []
+    padded_batch([rollout(1, UNTRAINED), rollout(2, ONE, **failure("infra"))], pad_id=0)
+    (said,) = caplog.messages
+    assert said.startswith("none of 2 rollouts has a sample to train on: {")
+    assert "'untrained': 1" in said
+
+
 def test_another_number_of_rewards_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ExportRefused, match="2 rewards for 1"):
         padded_batch([PLAIN], [1.0, 2.0], pad_id=0)

@@ -13,6 +13,7 @@
         │   ├── RefillImpossible     the batch's own rollouts are not known here
         │   ├── NothingKept          the caller's `keep` refuses every group
         │   └── UnexpectedAnswer     an answer that this client cannot read
+        ├── TurnRefused              a policy does not sample a turn, however often it is asked
         ├── DemonstrationRefused     a recorded conversation can't be played
         ├── SamplesBroken            a result whose samples contradict themselves cannot be drawn
         ├── UnreadableResults        a file does not hold results
@@ -52,6 +53,7 @@ __all__ = [
     "SamplesBroken",
     "StateInUse",
     "TrainerError",
+    "TurnRefused",
     "Unauthorized",
     "UnexpectedAnswer",
     "UnreadableResults",
@@ -119,6 +121,14 @@ class NothingKept(ClientError):
 
 class UnexpectedAnswer(ClientError):
     """The answer is not of the pool's protocol; is this the pool's address, and is its version the client's?"""
+
+
+class TurnRefused(TrainerError, ValueError):
+    """The policy does not sample this turn, however often it is asked.
+
+    Raise it in a policy for what no repetition mends, such as a parameter that it does not know: the rollout then fails
+    at once. After any other error the pool asks the turn again.
+    """
 
 
 class DemonstrationRefused(TrainerError):

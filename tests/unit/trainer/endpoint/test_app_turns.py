@@ -22,8 +22,9 @@ from tests.support.endpoint_client import (
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
-from rolloutpool_trainer.endpoint.errors import policy_failed
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.policy_failures import policy_failed
+from rolloutpool_trainer.errors import TurnRefused
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 
@@ -121,6 +122,43 @@ async def test_errors_are_not_kept(tokenizer: ChatTokenizer) -> None:
         assert (await ask(client, body([QUESTION]), turn_headers(1))).status_code == 200
     assert app.get_session("r").turns == 1
     assert len(app.sampling_log) == 1
+
+
+async def test_what_no_repetition_mends_is_refused(tokenizer: ChatTokenizer) -> None:
+    def policy(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        raise TurnRefused("this policy knows of no min_p")
+
+    async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
+        error = error_of(await ask(client, body([QUESTION]), turn_headers(1)), 400)
+    assert (error["type"], error["message"]) == ("policy_refused", "this policy knows of no min_p")
+
+
+async def test_the_tools_of_an_environment_are_no_parameter_of_sampling(tokenizer: ChatTokenizer) -> None:
+    """They come with each call. A sampler that refuses what it doesn't know failed all rollouts of environments."""
+    seen: list[GenerateParams] = []
+
+    def policy(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        seen.append(params)
+        return Generation(token_ids=[5], logprobs=[-1.0])
+
+    tool = {"type": "function", "function": {"name": "roll", "description": "d", "parameters": {"type": "object"}}}
+    async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
+        await ask(client, body([QUESTION], tools=[tool], top_k=3), turn_headers(1))
+    assert (seen[0].tools, seen[0].extra) == ([tool], {"top_k": 3})
+
+
+async def test_the_same_failure_is_told_whole_once(tokenizer: ChatTokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    def policy(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        if params.turn == 1:
+            raise RuntimeError("no adapter")
+        raise AssertionError
+
+    async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
+        for _ in range(20):
+            await ask(client, body([QUESTION]), turn_headers(1))
+    lines = [record for record in caplog.records if "the policy failed" in record.message]
+    assert [bool(record.exc_info) for record in lines] == [True, False, False, False, False]
+    assert lines[-1].message == "the policy failed 16 times with RuntimeError, as it is logged above"
 
 
 def test_half_of_a_surrogate_pair_can_be_sent() -> None:

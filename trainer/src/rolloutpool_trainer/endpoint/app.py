@@ -44,11 +44,12 @@ from rolloutpool_common.protocol.turn_headers import (
 )
 from rolloutpool_common.rendering import ChatTokenizer, TemplateRefused, load_tokenizer
 from rolloutpool_trainer.client.transport import key_from_environment
-from rolloutpool_trainer.endpoint.errors import EndpointError, policy_failed
+from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import SampledParser
 from rolloutpool_trainer.endpoint.pausing import SamplingGate
 from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
+from rolloutpool_trainer.endpoint.policy_failures import PolicyFailures, policy_failed
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
 from rolloutpool_trainer.endpoint.reply import TurnReply, TurnTokens, turn_head, turn_reply
@@ -151,6 +152,7 @@ class CallbackApp:
         self._parser = SampledParser(prompter.tokenizer, parse)
         self._proof = SessionProof(prompter, self._parser)
         self._gate = SamplingGate()
+        self._failures = PolicyFailures()
         self._about = {
             HEADER_IDEMPOTENT: "true",
             HEADER_KEEPS_IDS: str(prompter.keeps_ids).lower(),
@@ -354,7 +356,7 @@ class CallbackApp:
             sampled = generation.token_ids
             message = self._parser.message(sampled, params.tools)
         except Exception as error:
-            logger.exception("rollout %s, turn %d: the policy failed", params.rollout_id, params.turn)
+            self._failures.log(error, params)
             raise policy_failed(error, params, self._prompter.tokenizer.decode(sampled)) from error
         if generation.policy_version is None:
             generation = replace(generation, policy_version=version)

@@ -28,7 +28,7 @@ class TurnRequest:
     mask: object
     """`response_mask` as parsed from JSON, not validated."""
     extra: dict[str, Any]
-    """Keys of the body beyond the protocol's."""
+    """Keys of the body beyond the protocol's, and `tools`."""
     uid: str | None
     """The pool's id of the rollout; None without Idempotency-Key."""
     turn: int | None
@@ -81,7 +81,7 @@ class TurnRequest:
             max_tokens=body.max_tokens,
             stop=body.stop,
             logprobs=body.logprobs,
-            extra=self.extra,
+            extra={key: value for key, value in self.extra.items() if key != "tools"},
         )
 
 

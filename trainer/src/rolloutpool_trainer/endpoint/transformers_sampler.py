@@ -26,7 +26,7 @@ from typing import Any
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.batching import batched
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_trainer.errors import MissingExtra
+from rolloutpool_trainer.errors import MissingExtra, TurnRefused
 
 __all__ = ["TransformersSampler"]
 
@@ -79,7 +79,7 @@ class TransformersSampler:
             params: How to sample; of `extra`, `top_k` and `seed` are known.
 
         Raises:
-            ValueError: The model has no such id, or a parameter is not known. Other turns are not touched by that.
+            TurnRefused: The model has no such id, or a parameter is not known. Other turns are not touched by that.
         """
         self._check(prompt_ids, params)
         return await self._together(prompt_ids, params)
@@ -95,7 +95,7 @@ class TransformersSampler:
             B generations, whose policy version is the endpoint's.
 
         Raises:
-            ValueError: As for one turn.
+            TurnRefused: As for one turn.
         """
         for prompt, one in zip(prompts, params, strict=True):
             self._check(prompt, one)
@@ -138,11 +138,11 @@ class TransformersSampler:
     def _check(self, prompt: Sequence[int], params: GenerateParams) -> None:
         # On a GPU, an id that the model lacks would end the process.
         if max(prompt) >= (size := self._size()):
-            raise ValueError(f"the prompt has id {max(prompt)}, and the model {size} ids; is the tokenizer its own?")
+            raise TurnRefused(f"the prompt has id {max(prompt)}, and the model {size} ids; is the tokenizer its own?")
         if wrong := [name for name in _KNOWN & params.extra.keys() if not isinstance(params.extra[name], int | None)]:
-            raise ValueError(f"sampling_params has a {wrong[0]} that is no integer: {params.extra[wrong[0]]!r}")
+            raise TurnRefused(f"sampling_params has a {wrong[0]} that is no integer: {params.extra[wrong[0]]!r}")
         if unknown := sorted(params.extra.keys() - _KNOWN):
-            raise ValueError(f"sampling_params names {', '.join(unknown)}; this sampler knows of top_k and seed only")
+            raise TurnRefused(f"sampling_params names {', '.join(unknown)}; this sampler knows of top_k and seed only")
 
 
 @dataclass
