@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.support.processes import runs
 from tests.support.waiting import until
 
 from rolloutpool_worker.capabilities.harness import passage
-from rolloutpool_worker.capabilities.harness.passage import PORT
+from rolloutpool_worker.capabilities.harness.passage import MOST_AT_ONCE, PORT
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, ProgramEnd, ProgramMissing
@@ -95,6 +96,22 @@ async def test_large_and_many_words_pass_unchanged() -> None:
         )
         end = await ran(script, door=f"http://127.0.0.1:{door.port}")
         assert end.output.split() == [str(60_000 + len("door: \n"))] * 20
+
+
+async def test_a_program_has_no_more_connections_than_its_runner_can_bear() -> None:
+    script = (
+        f"import socket; all = [socket.create_connection(('127.0.0.1', {PORT})) for _ in range(MOST + 50)]\n"
+        "for one in all: one.sendall(b'hello\\n')\n"
+        "said = 0\n"
+        "for one in all:\n"
+        "    try: said += bool(one.recv(100))\n"
+        "    except OSError: pass\n"
+        "print(said)"
+    ).replace("MOST", str(MOST_AT_ONCE))
+    async with listening("door") as door:
+        url = f"http://127.0.0.1:{door.port}"
+        assert (await ran(f'{sys.executable} -c "{script}"', door=url)).output == f"{MOST_AT_ONCE}\n"
+        assert (await ran(ASKS.format(port=PORT), door=url)).output == "door: hello\n"
 
 
 async def test_a_door_that_is_away_refuses_and_one_with_a_certificate_is_asked_for_it(

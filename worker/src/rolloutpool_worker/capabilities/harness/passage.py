@@ -27,6 +27,8 @@ from rolloutpool_worker.policy.certificates import verifying
 PORT = 9100
 """On which the door is found in the sandbox, whose ports are its own."""
 INSIDE = "/run/door"
+MOST_AT_ONCE = 100
+"""Connections of one program. Each takes two of the runner's descriptors, which it has for all programs together."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,21 @@ async def opened_passage(door: str) -> AsyncIterator[Passage]:
     context: ssl.SSLContext | None = verifying() if address.scheme == "https" else None
     port = address.port or (443 if context else 80)
 
+    used = 0
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal used
+        used += 1
         try:
-            there = await asyncio.open_connection(address.hostname, port, ssl=context)
+            if used <= MOST_AT_ONCE:
+                there = await asyncio.open_connection(address.hostname, port, ssl=context)
+                await way_out.join((reader, writer), there)
         except OSError:
             # As if the door were not there: programs ask again.
+            pass
+        finally:
+            used -= 1
             writer.close()
-            return
-        await way_out.join((reader, writer), there)
 
     # Not in the runner's directory of places: the path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="rolloutpool-door-") as folder:
