@@ -16,8 +16,8 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -56,7 +56,7 @@ class DoorCalls:
         self._address = address
         self._start = secrets.token_hex(8)
         self._connections = itertools.count(1)
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._known: OrderedDict[str, tuple[float, OpenSession]] = OrderedDict()
         self._stored: OrderedDict[str, set[str]] = OrderedDict()
         """Of sessions the digests of what this door has stored: a history is sent to Redis once."""
@@ -154,29 +154,25 @@ class DoorCalls:
             self._stored.popitem(last=False)
         return found
 
-    async def reply(self, uid: str, n: int, seconds: float) -> dict[str, Any] | None:
-        """Waits for the reply to a call; None where it can be answered no more. Raises `TimeoutError`."""
+    @contextmanager
+    def waiting(self, uid: str, n: int) -> Iterator["asyncio.Future[dict[str, Any] | None]"]:
+        """Gives what is done once the call is answered, with None where it can be answered no more."""
         key = f"{uid} {n}"
-        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._waiting[key] = reply
-        end = time.monotonic() + seconds
         try:
-            while True:
-                await asyncio.wait([reply], timeout=min(LOOK_SECONDS, max(0.0, end - time.monotonic())))
-                if reply.done():
-                    return reply.result()
-                try:
-                    found = await self.sessions.look_after(uid, n)
-                except StoreError:
-                    # Redis is away, or is being started again: the call waits, and nothing is lost.
-                    found = None
-                if found is not None and (found.reply is not None or found.outcome == "over"):
-                    return found.reply
-                if time.monotonic() >= end:
-                    raise TimeoutError
+            yield reply
         finally:
             if self._waiting.get(key) is reply:
                 del self._waiting[key]
+
+    async def look_after(self, uid: str, n: int, reply: "asyncio.Future[dict[str, Any] | None]") -> None:
+        """Looks for a reply of which nobody has told, and for a worker that has lost sight of the call."""
+        # Redis may be away, or be started again: then the call waits, and nothing is lost.
+        with suppress(StoreError):
+            found = await self.sessions.look_after(uid, n)
+            if not reply.done() and (found.reply is not None or found.outcome == "over"):
+                reply.set_result(found.reply)
 
     def heard(self, uid: str, n: int, holder: str) -> None:
         """Notes that the program has the last byte: with the session's next call, or a second later."""

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from rolloutpool_api.capabilities.harness.answer import CallAnswer, DoorRefusal, refuse, send_object
-from rolloutpool_api.capabilities.harness.calls import DoorCalls
+from rolloutpool_api.capabilities.harness.calls import LOOK_SECONDS, DoorCalls
 from rolloutpool_api.capabilities.harness.dialects.base import (
     AgentReply,
     AgentRequest,
@@ -65,6 +65,10 @@ SENT_BYTES = 4000
 """Of how a program asks, besides its prompt, so much is kept for who looks at the rollout."""
 MOST_MESSAGES = 10_000
 """Of one call. Redis looks for each of them in one script, and nobody else is served meanwhile."""
+TOO_LATE: tuple[ErrorKind, str] = (
+    "failed",
+    "the policy has not answered in time; ask again, and the same turn is found",
+)
 REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
     "gone": ("unknown", "this session is unknown, or its batch was deleted"),
     "over": ("ended", "this session has ended"),
@@ -224,24 +228,24 @@ class Door:
     ) -> bool:
         """Waits for a reply and gives it; tells whether the program was there until the last byte."""
         uid = session.uid
-        waits: asyncio.Future[dict[str, Any] | None] | None = None
         if reply is None:
-            waits = asyncio.ensure_future(self._calls.reply(uid, n, end - time.monotonic()))
-        try:
-            while waits is not None and not waits.done():
-                await asyncio.wait((waits, gone), timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    return False
-                if not waits.done():
-                    await answer.ping()
-            if waits is not None:
+            with self._calls.waiting(uid, n) as waits:
+                pings = time.monotonic() + PING_SECONDS
+                while not waits.done():
+                    if (left := end - time.monotonic()) <= 0:
+                        await answer.fail(*TOO_LATE)
+                        return False
+                    await asyncio.wait(
+                        (waits, gone), timeout=min(LOOK_SECONDS, left), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if gone.done():
+                        return False
+                    if not waits.done():
+                        await self._calls.look_after(uid, n, waits)
+                    if time.monotonic() > pings and not waits.done():
+                        pings += PING_SECONDS
+                        await answer.ping()
                 reply = waits.result()
-        except TimeoutError:
-            await answer.fail("failed", "the policy has not answered in time; ask again, and the same turn is found")
-            return False
-        finally:
-            if waits is not None:
-                waits.cancel()
         if reply is None:
             await answer.fail(*REFUSED["over"])
             return False
