@@ -6,6 +6,7 @@
 2. Sessions are opened in it, and each program makes one call, 32 at once. Then nothing is heard of them.
 3. Once none holds a slot, the same plain rollouts are run again, and CPU is read for a while in which nothing happens.
 4. Some programs go on with a second call, one after the other. Then every session is ended, and must have its sample.
+5. A few programs make many calls, rest until no worker has them, and go on: who takes them replays all that was said.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ __all__ = ["main"]
 AT_ONCE = 32
 PLAIN = 400
 SECOND_CALLS = 100
+LONG_SESSIONS, LONG_CALLS, LONG_BYTES = 16, 64, 40_000
 QUIET_SECONDS = 10.0
 ROLES = ("door", "worker", "redis", "api")
 Message = dict[str, Any]
@@ -73,6 +75,36 @@ async def _second_calls(programs: list[Program], told: list[Message]) -> list[fl
             )[0]
             for place, program in enumerate(programs[:SECOND_CALLS])
         ]
+
+
+async def _long_talks(programs: list[Program], talks: list[list[Message]], calls: int) -> list[float]:
+    """Has each program make so many calls behind what was said; returns the seconds of the last ones."""
+    async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
+        last = []
+        for program, messages in zip(programs, talks, strict=True):
+            for _ in range(calls):
+                seconds, message = await _call(client, program, messages)
+                result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "38"}
+                messages += [message, result]
+            last.append(seconds)
+        return last
+
+
+def _come_back(client: RolloutClient, options: dict[str, Any], url: str) -> tuple[float, float]:
+    """Seconds of a call of long sessions, before and after a rest (medians)."""
+    question = [{"role": "user", "content": "Talk."}]
+    batch = client.submit([{"messages": question}] * LONG_SESSIONS, defaults=options, trainer=[url])
+    found = [batch.session(index) for index in range(LONG_SESSIONS)]
+    programs = [(one.url, {"authorization": f"Bearer {one.key}"}) for one in found]
+    begin = "You say what you do. " * (LONG_BYTES // 21)
+    talks: list[list[Message]] = [[{"role": "user", "content": f"{begin}{place}"}] for place in range(LONG_SESSIONS)]
+    before = asyncio.run(_long_talks(programs, talks, LONG_CALLS))
+    _all_let_go(batch)
+    after = asyncio.run(_long_talks(programs, talks, 1))
+    for index in range(LONG_SESSIONS):
+        batch.end_session(index, reward=0.0)
+    assert [len(result.samples) for result in batch.results()] == [1] * LONG_SESSIONS
+    return median(before), median(after)
 
 
 def _rate(client: RolloutClient, url: str, tokenizer: str) -> float:
@@ -122,6 +154,7 @@ def measure(pool: LocalPool, trainer: int, sessions: int, tokenizer: str) -> Row
         for index in range(sessions):
             batch.end_session(index, reward=0.0)
         results = list(batch.results())
+        before_rest, after_rest = _come_back(client, defaults, url)
     assert [len(result.samples) for result in results] == [1] * sessions
     return {
         "sessions": sessions,
@@ -133,6 +166,8 @@ def measure(pool: LocalPool, trainer: int, sessions: int, tokenizer: str) -> Row
         "worker's memory, MB": grown / 1_000_000,
         "second call, p50, ms": median(again) * 1000,
         "p99, ms": quantiles(again, n=100)[-1] * 1000,
+        f"call {LONG_CALLS}, p50, ms": before_rest * 1000,
+        "after a rest, p50, ms": after_rest * 1000,
     }
 
 
