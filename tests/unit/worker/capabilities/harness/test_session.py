@@ -11,7 +11,7 @@ from tests.support.waiting import until
 from rolloutpool_common.capabilities.harness.calls import StoredCall
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.store import ClaimLost, StoreUnavailable
-from rolloutpool_worker.capabilities.harness.session import SessionRun
+from rolloutpool_worker.capabilities.harness.session import Lingering, SessionRun
 from rolloutpool_worker.conversation.branch import SampledTurn
 from rolloutpool_worker.drain import Drain, SuspectCleared
 from rolloutpool_worker.policy import TrainerDown
@@ -94,7 +94,7 @@ def session_of(store: Store, *samples: Sample) -> tuple[SessionRun, list[Branch]
         policy_with=policy_with,
     )
     choice = HarnessChoice(external=True)
-    return SessionRun(cast(Any, conversation), choice, cast(Any, store), drain), branches, drain
+    return SessionRun(cast(Any, conversation), choice, cast(Any, store), drain, Lingering()), branches, drain
 
 
 async def at_once() -> None:

@@ -10,7 +10,7 @@ from rolloutpool_common.store import StoreError
 from rolloutpool_worker.agents.tool_calls import Agent
 from rolloutpool_worker.capabilities.harness.inbox import SessionInbox
 from rolloutpool_worker.capabilities.harness.report import complete
-from rolloutpool_worker.capabilities.harness.session import HarnessLost, SessionIdle, SessionRun
+from rolloutpool_worker.capabilities.harness.session import HarnessLost, Lingering, SessionIdle, SessionRun
 from rolloutpool_worker.capability import Ending, OpenCapability, Talk, WorkerCapability, WorkerDoor
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.ending import Action, Decision, TicketOutcome
@@ -26,6 +26,7 @@ class OpenHarness(OpenCapability):
         self.part = self.inbox = SessionInbox(door.store, door.worker_id)
         self._sessions = Sessions(door.store)
         self._drain = door.drain
+        self._lingering = Lingering()
 
     def agent(self) -> Agent:
         """Returns what leads a rollout by the calls of its program."""
@@ -34,7 +35,7 @@ class OpenHarness(OpenCapability):
     async def _lead(self, conversation: Conversation) -> FinishReason:
         choice = conversation.spec.harness
         assert choice is not None
-        session = SessionRun(conversation, choice, self._sessions, self._drain)
+        session = SessionRun(conversation, choice, self._sessions, self._drain, self._lingering)
         self.inbox.add(conversation.claim.uid, session)
         return await session.run()
 

@@ -18,6 +18,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rolloutpool_common.capabilities.harness.calls import StoredCall, note_of, told_calls
@@ -65,13 +66,24 @@ class HarnessLost(InfraFault):
     retryable = False
 
 
+@dataclass
+class Lingering:
+    """How many sessions of a process linger."""
+
+    now: int = 0
+
+
 class SessionRun:
     """One attempt at one session."""
 
-    lingering = 0
-    """How many of this process linger."""
-
-    def __init__(self, conversation: Conversation, choice: HarnessChoice, sessions: Sessions, drain: Drain) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        choice: HarnessChoice,
+        sessions: Sessions,
+        drain: Drain,
+        lingering: Lingering,
+    ) -> None:
         self.conversation = conversation
         self.lines = Lines()
         self.branches: dict[TalkLine, Branch] = {}
@@ -87,6 +99,7 @@ class SessionRun:
         self._choice = choice
         self._sessions = sessions
         self._drain = drain
+        self._lingering = lingering
         self._claim = conversation.claim
         left = self._claim.deadline_in_s
         self._deadline = math.inf if left is None else time.monotonic() + left
@@ -253,12 +266,12 @@ class SessionRun:
 
     async def _rest(self) -> bool:
         """Waits a while for a call, and lets go of the session where there is none; false where nobody will end it."""
-        seconds = LINGER_SECONDS if SessionRun.lingering < MOST_LINGERING else 0.0
-        SessionRun.lingering += 1
+        seconds = LINGER_SECONDS if self._lingering.now < MOST_LINGERING else 0.0
+        self._lingering.now += 1
         try:
             await self._until(self.news.wait(), min(seconds, self._choice.idle_seconds))
         finally:
-            SessionRun.lingering -= 1
+            self._lingering.now -= 1
         if self.news.is_set():
             return True
         claim, most = self._claim, self._choice.idle_seconds
