@@ -5,7 +5,7 @@ gradients flow through it. From lists and numpy arrays it makes numpy arrays of 
 where a caller passes a tensor, it is imported already.
 
 Shapes must be equal, and a mask must hold 0 and 1 only, because a mask that is broadcast trains the wrong tokens
-without an error. Why this is not array-api-compat: docs/decisions/0014.
+without an error. Why this is not array-api-compat: docs/decisions/0017.
 """
 
 import sys
