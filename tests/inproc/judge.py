@@ -202,7 +202,7 @@ class Judge:
             return execute()
         given = [field.decode(errors="replace") for field in fields[3:]]
         # Many records come together.
-        names = zip(given[::5], given[1::5], strict=True) if place == "journal" else [("-".join(given[:2]), given[2])]
+        names = zip(given[::6], given[1::6], strict=True) if place == "journal" else [("-".join(given[:2]), given[2])]
         before = [(uid, token, self._state(uid)) for uid, token in names]
         execute()
         for uid, token, state in before:

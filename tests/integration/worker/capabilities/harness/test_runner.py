@@ -18,6 +18,8 @@ from tests.support.waiting import until
 from rolloutpool_common.protocol.result import RolloutResult
 
 PROGRAM = Path(__file__).parents[4] / "support" / "small_program.py"
+PYTHON = str(Path(sys.executable).resolve())
+"""The interpreter itself: a sandbox sees nothing below /tmp, where the environment may be."""
 ENV = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}"}
 
 
@@ -28,11 +30,12 @@ async def reconciled(pool: Pool) -> AsyncIterator[Pool]:
 
 
 async def ran(pool: Pool, led_url: str, *arguments: str, prompt: str = "do 2", **choice: Any) -> RolloutResult:
-    command = [sys.executable, str(PROGRAM), "{prompt}", *arguments]
+    command = [PYTHON, "{home}/program.py", "{prompt}", *arguments]
+    files = {"program.py": PROGRAM.read_text()}
     shared = {
         "server_url": led_url,
         "messages": [{"role": "user", "content": prompt}],
-        "harness": {"command": command, "env": ENV, **choice},
+        "harness": {"command": command, "env": ENV, "files": files, **choice},
         "max_tokens_total": 100_000,
     }
     (uid,) = await pool.submit(shared=shared, asks={"harness": True})

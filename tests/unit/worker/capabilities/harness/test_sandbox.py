@@ -38,6 +38,10 @@ async def ran(
     return await ProcessRuntime(settings).run(preset, {"prompt": "p", "url": f"{door.rstrip('/')}/s/b-0", "key": "k"})
 
 
+PYTHON = Path(sys.executable).resolve()
+"""An environment may be below /tmp, of which a program has one of its own."""
+
+
 class Listener:
     """A server that says back what it is told, with its name in front."""
 
@@ -110,7 +114,7 @@ async def test_a_program_has_no_more_connections_than_its_runner_can_bear() -> N
     ).replace("MOST", str(MOST_AT_ONCE))
     async with listening("door") as door:
         url = f"http://127.0.0.1:{door.port}"
-        assert (await ran(f'{sys.executable} -c "{script}"', door=url)).output == f"{MOST_AT_ONCE}\n"
+        assert (await ran(f'{PYTHON} -c "{script}"', door=url)).output == f"{MOST_AT_ONCE}\n"
         assert (await ran(ASKS.format(port=PORT), door=url)).output == "door: hello\n"
 
 
