@@ -1,6 +1,7 @@
 """One attempt at a session: what becomes of its turns when one of them, Redis, or the attempt itself ends."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -187,3 +188,36 @@ async def test_an_attempt_whose_calls_are_gone_does_not_spin() -> None:
     running.cancel()
     await asyncio.wait([running])
     assert store.looks <= 20
+
+
+async def test_a_program_that_goes_on_before_its_turn_has_heard_of_the_reply_continues_its_line() -> None:
+    """Redis keeps the reply and tells the door at once. The program's next call may overtake the answer to the script.
+
+    It began a second line with a sample of its own; a test of CI saw that once in some fifty runs.
+    """
+    store = Store(1)
+
+    async def kept() -> None:
+        said = [
+            {"role": "user", "content": "1"},
+            {"role": "assistant", "content": "8"},
+            {"role": "user", "content": "2"},
+        ]
+        texts = {f"{place}d": json.dumps(one) for place, one in enumerate(said)} | {"e0": "[]", "e1": "{}"}
+        record = json.dumps({"said": [*texts][:3], "tools": "e0", "sent": "e1"})
+        news = "\n".join(["2", f"1 {','.join(texts)} {record}", *(part for pair in texts.items() for part in pair)])
+        store.calls = 2
+        session.hear(news.encode())
+        await asyncio.sleep(0.05)
+
+    session, branches, _ = session_of(store, kept)
+    running = asyncio.ensure_future(session.run())
+
+    async def answered() -> bool:
+        return len(store.answered) == 2
+
+    await until(answered)
+    store.end = SessionEnd(reward=1.0)
+    session.look()
+    assert await asyncio.wait_for(running, 10) == "stop"
+    assert (len(branches), store.answered) == (1, [1, 2])

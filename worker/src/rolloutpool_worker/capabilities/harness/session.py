@@ -17,7 +17,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -94,6 +94,8 @@ class SessionRun:
         self.look()
         self.seen = 0
         """How many calls it has read."""
+        self._replies = 0
+        """How many calls it knows to have a reply."""
         self.asked: list[Mapping[str, Any]] = []
         """How each of them was asked, besides its prompt."""
         self._choice = choice
@@ -165,11 +167,14 @@ class SessionRun:
             read = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
             calls, self._end = read
         for call in calls:
+            await self._hear_replies(call.replied)
             self.seen = call.n
             self.asked.append({} if call.counts else call.sent)
             if call.counts:
                 if call.reply is None:
-                    self._turns.add(asyncio.ensure_future(self._count(call)))
+                    self._turns.add(asyncio.ensure_future(self._replied(self._count(call))))
+                else:
+                    self._replies += 1
                 continue
             found = self.lines.find(
                 *(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests), after=call.after
@@ -178,10 +183,27 @@ class SessionRun:
             if branch is None:
                 branch = self.branches[found.line] = self.conversation.open_branch(found.new, policy)
             branch.policy = policy
-            turn = asyncio.ensure_future(self._turn(call, found.line, branch, [] if found.begins else found.new))
-            self._turns.add(turn)
+            turn = self._turn(call, found.line, branch, [] if found.begins else found.new)
+            task = asyncio.ensure_future(self._replied(turn))
+            self._turns.add(task)
             if call.reply is not None:
-                await asyncio.wait([turn])
+                await asyncio.wait([task])
+
+    async def _hear_replies(self, many: int) -> None:
+        """Waits until it knows of so many replies.
+
+        A program has a reply as soon as Redis has it, and may go on from it before the turn here has heard that it is
+        kept. Its next call would then continue a line that does not end with the reply yet, and begin another one.
+        """
+        while self._replies < many and (left := [task for task in self._turns if not task.done()]):
+            done, _ = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    async def _replied(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Has a call answered, and counts its reply."""
+        await answering
+        self._replies += 1
 
     async def _policy_of(self, call: StoredCall) -> Policy:
         """Returns the policy that is told the call's tools, and samples as the call says."""
