@@ -1,4 +1,4 @@
-"""A call of a program: as its door stores it, as its worker reads it or is told of it, and as its reply is noted."""
+"""Says how a call of a program is stored, read and told, and how its reply is noted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
