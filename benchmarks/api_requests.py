@@ -28,8 +28,6 @@ from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main"]
-
 AT_ONCE = 16
 LOAD = Load(turns=3, in_flight=AT_ONCE, latency_ms=0, rollouts=1)
 BATCH = 100

@@ -19,8 +19,6 @@ from pathlib import Path
 from benchmarks.load import System
 from benchmarks.report import FOLDER, Cell, Report, Row, table
 
-__all__ = ["BUDGETS", "Budget", "Verdict", "judge", "main"]
-
 
 class Verdict(StrEnum):
     """Whether a run keeps a budget."""

@@ -27,8 +27,6 @@ from rolloutpool_common.protocol.turn_headers import (
 from rolloutpool_common.rendering import TINY, ChatTokenizer, load_tokenizer, rerender
 from rolloutpool_worker.tools import Tool, calculator
 
-__all__ = ["VARIANTS", "Turn", "conversation", "messages", "rollout_id", "tool_names"]
-
 VARIANTS = 8
 """Different conversations of each length; enough that nothing is served from a cache of one."""
 

@@ -8,8 +8,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["POOL_ROLES", "Usage", "seconds_of"]
-
 POOL_ROLES = ("api", "worker", "redis")
 """The sum of these is the pool's own cost."""
 _ROLES = {

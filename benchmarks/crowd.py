@@ -18,8 +18,6 @@ from benchmarks.throughput import QWEN3, Repeat, measure, rows, shown
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main"]
-
 CROWD = Point(
     experiment="crowd",
     in_flight=4000,

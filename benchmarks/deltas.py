@@ -21,8 +21,6 @@ from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer, TemplateMissing, TemplateRefused, load_tokenizer
 
-__all__ = ["main", "measure"]
-
 LAID_OUT = ("build/tokenizers", "build/templates")
 SIZES = (1_000, 128_000)
 TIMES = 10

@@ -15,8 +15,6 @@ from pathlib import Path
 from benchmarks.processes import ENVIRONMENT, ROOT
 from benchmarks.report import Plot, Row, emit, parser
 
-__all__ = ["main", "measure"]
-
 RUNS = 3
 _FIRST = re.compile(r"first result ([0-9.]+) s")
 _MISMATCHES = re.compile(r"\b0 mismatches")

@@ -23,8 +23,6 @@ from benchmarks.report import Row, emit, parser
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main"]
-
 KILOBYTES = (1, 10, 40, 79)
 SESSIONS = 16
 TURNS = 16

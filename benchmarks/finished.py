@@ -20,8 +20,6 @@ from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.workers import BEAT_SECONDS
 
-__all__ = ["AT_ONCE", "WORKER", "accept", "claim", "end", "finish", "present", "sample_of"]
-
 WORKER: Final = "benchmark"
 """The name under which rollouts are claimed."""
 PROMPT = 400

@@ -29,8 +29,6 @@ from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutMetrics, RolloutResponse, V1Status
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer, rerender
 
-__all__ = ["main"]
-
 TIMEOUT_SECONDS = 600.0
 KEPT_ALIVE = 20
 """The pattern documents this number. To keep all of 100 connections costs it twice as much: httpcore polls each."""

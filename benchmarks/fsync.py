@@ -25,8 +25,6 @@ from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
-__all__ = ["main", "measure"]
-
 TINY = "rolloutpool/tiny"
 POLICIES = ("always", "everysec", "no")
 WRITES = 2000

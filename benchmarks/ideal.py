@@ -21,8 +21,6 @@ from benchmarks.load import Load, Measured, System
 from benchmarks.lookup import passage
 from benchmarks.wire import Client, connect, head
 
-__all__ = ["Ideal"]
-
 PATH = "/v1/chat/completions"
 Post = Callable[[bytes], Awaitable[bytes]]
 

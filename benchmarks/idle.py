@@ -19,8 +19,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure"]
-
 ROLLOUTS = 100
 SECONDS = 30.0
 SETTLED_SECONDS = 5.0

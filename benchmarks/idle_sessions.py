@@ -25,8 +25,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import Batch, LocalPool, RolloutClient
 
-__all__ = ["main"]
-
 AT_ONCE = 32
 PLAIN = 400
 SECOND_CALLS = 100

@@ -34,8 +34,6 @@ from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["main", "measure"]
-
 REPEATS = 50
 """Of writing one journal, for its CPU."""
 

@@ -26,8 +26,6 @@ from benchmarks.report import Plot, Row, emit, parser, spread
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main", "measure"]
-
 SIZES_MB = (1, 10, 40, 64)
 ROLLOUTS = 10_000
 SHAPES = {"10,000 rollouts": (ROLLOUTS, 1), "one message": (1, 1), "small messages": (1_000, None)}

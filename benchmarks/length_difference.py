@@ -11,8 +11,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["count"]
-
 CASES = Path(__file__).parents[1] / "tests" / "golden" / "masks.json"
 
 

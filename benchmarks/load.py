@@ -5,8 +5,6 @@ from enum import StrEnum
 
 from benchmarks.cpu import POOL_ROLES
 
-__all__ = ["Load", "Measured", "System", "TrainerManner"]
-
 SPREAD = 0.2
 """Latencies differ by this much around their mean. With one for all, rollouts move in waves, and what would be measured
 is how many waves there were."""

@@ -9,8 +9,6 @@ from benchmarks.processes import ENVIRONMENT, ROOT
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["local_pool"]
-
 
 @contextmanager
 def local_pool(

@@ -23,8 +23,6 @@ from rolloutpool_common.store.liveness import LOOK_SECONDS
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["main"]
-
 
 async def _server_cpu_ms(raw: redis.asyncio.Redis) -> float:
     used = await raw.info("cpu")

@@ -7,8 +7,6 @@ from typing import Final
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.tools import Tool, ToolContext
 
-__all__ = ["LOOK_UP", "NAME", "passage"]
-
 NAME: Final = "look_up"
 _STEP = 1009
 """Prime, so that passages overlap, but few are the same."""

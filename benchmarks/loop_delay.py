@@ -25,8 +25,6 @@ from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["environment", "main", "measure"]
-
 LARGE, SMALL = 128 * 1024, 100
 RESULTS = 4
 LONGEST = 12

@@ -16,8 +16,6 @@ from benchmarks.loop_ticks import note_delays
 
 from rolloutpool_worker.tools.base import ToolContext, tool
 
-__all__ = ["FILE_VARIABLE", "STEPS_VARIABLE", "TOOL", "text"]
-
 FILE_VARIABLE: Final = "BENCHMARK_LOOP_FILE"
 STEPS_VARIABLE: Final = "BENCHMARK_STEPS_FILE"
 """Where it is not set, no steps are noted."""

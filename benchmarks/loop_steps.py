@@ -13,8 +13,6 @@ from pathlib import Path
 from types import CoroutineType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Step", "note_steps", "read_steps"]
-
 LONG_MS = 1.0
 """Steps from this length on are noted."""
 

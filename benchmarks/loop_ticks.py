@@ -9,8 +9,6 @@ import time
 from array import array
 from pathlib import Path
 
-__all__ = ["note_delays", "read_delays"]
-
 TICK_SECONDS = 0.005
 WRITE_EVERY = 20
 """Notes between two writes to the file."""

@@ -12,8 +12,6 @@ from benchmarks.load import Load, System
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["Point", "every_point", "few_points", "points"]
-
 ALL = tuple(System)
 OURS = tuple(system for system in System if system.is_pool)
 PAIRED = (*OURS, System.FOUNDING)

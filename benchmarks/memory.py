@@ -28,8 +28,6 @@ from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
-__all__ = ["child", "children", "in_flight", "main", "rss", "worker"]
-
 TINY = "rolloutpool/tiny"
 LAID_OUT = Path(__file__).parents[1] / "build" / "tokenizers"
 FAMILIES = ("mistral_nemo", "deepseek_v3", "qwen2_5", "qwen3", "llama3_2", "gemma3")

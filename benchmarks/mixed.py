@@ -39,8 +39,6 @@ from rolloutpool_common.store.schema import SCHEMA_VERSION
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Measured", "main", "measure", "rows_of"]
-
 WORKERS = 20
 SLOTS = 4
 RUN_SECONDS = 0.5

@@ -27,8 +27,6 @@ from rolloutpool_common.protocol.turn_headers import HEADER_KEEPS_IDS
 from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["ENVIRONMENT", "OFFENCES", "Offence", "main", "measure"]
-
 IN_FLIGHT = 16
 LOAD = Load(turns=4, in_flight=IN_FLIGHT, latency_ms=50, rollouts=300)
 ROUNDS = 3

@@ -5,8 +5,6 @@ The child processes import this module, so it imports nothing else.
 
 from rolloutpool_worker.tools import Isolated, ToolContext, tool
 
-__all__ = ["SPIN", "TAKE"]
-
 TAKE, SPIN = "take_memory", "spin"
 _NOTHING = {"type": "object", "properties": {}}
 _LIMITS = Isolated(memory_mb=256, seconds=1)

@@ -27,8 +27,6 @@ from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["compare", "main", "order"]
-
 LOADS = (
     Load(turns=3, in_flight=100, latency_ms=0, rollouts=800),
     Load(turns=64, in_flight=32, latency_ms=0, rollouts=96),

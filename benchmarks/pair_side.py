@@ -22,8 +22,6 @@ from benchmarks.cpu import Usage
 
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main"]
-
 SETTLED_SECONDS = 0.5
 """After a batch: calls are written down every tenth of a second."""
 HOOK = Path(__file__).with_name("pair_hook")

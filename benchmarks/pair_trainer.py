@@ -14,8 +14,6 @@ from benchmarks.stub_trainer import BACKLOG, Connection
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main"]
-
 _QUESTION = b"GET /counted "
 
 

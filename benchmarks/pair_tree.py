@@ -6,8 +6,6 @@ from pathlib import Path
 
 from benchmarks.processes import ROOT
 
-__all__ = ["Side", "other_side", "this_side"]
-
 FOLDER = ROOT / "build" / "pairs"
 INSTALLED = Path(".venv", ".installed")
 """What `make install` leaves once it is complete."""

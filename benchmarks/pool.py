@@ -21,8 +21,6 @@ from benchmarks.processes import ENVIRONMENT, ROOT
 
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["PoolUnderLoad", "running_pool"]
-
 PAGE = 200
 """Results per page, as the trainer's client asks for."""
 

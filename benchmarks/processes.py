@@ -9,8 +9,6 @@ from pathlib import Path
 
 from rolloutpool_common.process import launch
 
-__all__ = ["ENVIRONMENT", "serving"]
-
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 """For every process that is measured: one thread where libraries would start several."""

@@ -15,8 +15,6 @@ from benchmarks.budgets import judge
 from benchmarks.plotting import draw
 from benchmarks.report import FOLDER, Report, table
 
-__all__ = ["main", "publish"]
-
 ORDER = (
     "throughput",
     "crowd",

@@ -27,8 +27,6 @@ from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
-__all__ = ["main", "measure"]
-
 TURNS = 3
 IN_FLIGHT = 200
 KILLS = 3

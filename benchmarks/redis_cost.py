@@ -24,8 +24,6 @@ from benchmarks.report import Row, emit, parser
 from rolloutpool_common.store import NewBatch, NewRollout, Store
 from rolloutpool_common.store.connection import Connection
 
-__all__ = ["main", "measure"]
-
 AT_ONCE = 25
 TICKS = (1, 2, 4, 8, AT_ONCE, 100)
 """Journal records that are written together."""

@@ -18,8 +18,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["FOLDER", "Cell", "Plot", "Report", "Row", "emit", "parser", "spread", "table"]
-
 Cell = str | int | float | None
 Row = dict[str, Cell]
 """Column to value; a column is named as people read it, with its unit: `ms, p99`."""

@@ -26,8 +26,6 @@ from rolloutpool_common.capabilities.webhooks.wire import Delivery
 from rolloutpool_common.store import SecretStore, Store
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure", "measure_push"]
-
 PAGE = 1000
 REPEATS = 3
 SMALL, LARGE = 800, 110_000

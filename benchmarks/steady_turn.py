@@ -32,8 +32,6 @@ from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["main", "measure", "submit"]
-
 TURNS = 24
 FIRST, LAST = 9, 15
 """Turns between whose beginnings is counted: the histories are long enough for echoes without their known part."""

@@ -22,8 +22,6 @@ from benchmarks.wire import Messages
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main"]
-
 BACKLOG = 4096
 _DIGEST = re.compile(rb"\r\nx-echo-prefix-digest: *([0-9a-f]+)", re.IGNORECASE)
 _OURS = b"POST /v1/"

@@ -28,8 +28,6 @@ from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure", "silent_trainer"]
-
 SIZES = (100, 1_000, 10_000)
 REPEATS = 3
 PROMPT = 1_000

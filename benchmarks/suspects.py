@@ -32,8 +32,6 @@ from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Case", "Trial", "main", "simulate"]
-
 START_SECONDS = 1.5
 """From the start of an isolated worker to its first cohort."""
 TURN_SECONDS = 2.5

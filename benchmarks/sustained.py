@@ -32,8 +32,6 @@ from benchmarks.report import Row, emit, parser
 from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure"]
-
 WORKERS, TRAINERS, TURNS = 4, 4, 4
 MOST_SLOTS = 2000
 WAITING = 0.25

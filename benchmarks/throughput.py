@@ -24,8 +24,6 @@ from benchmarks.v1_load import V1UnderLoad, running_founding
 
 from rolloutpool_common.rendering import TINY
 
-__all__ = ["main", "measure"]
-
 QWEN3 = ROOT / "build" / "tokenizers" / "qwen3"
 """What `make tokenizers` lays out: a tokenizer and template as policies have them."""
 Repeat = dict[System, Measured]

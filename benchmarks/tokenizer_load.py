@@ -18,8 +18,6 @@ import uvloop
 
 from rolloutpool_common.rendering import TINY, TokenizerCache
 
-__all__ = ["main", "measure"]
-
 TICK_SECONDS = 0.002
 FOLDER = Path(__file__).parents[1] / "build" / "tokenizers"
 

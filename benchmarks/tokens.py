@@ -26,8 +26,6 @@ from rolloutpool_common.rendering import SAMPLED_TAIL, TINY, ChatTokenizer, Rere
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["main", "measure"]
-
 SIZES = (1_000, 8_000, 32_000, 128_000)
 WAYS = ("delta", "full echo", "predict", "re-render")
 SENSORS = 45

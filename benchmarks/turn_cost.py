@@ -38,8 +38,6 @@ from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["main", "measure"]
-
 ENGINE = "engine"
 """No trainer: a vLLM is asked with ids."""
 LENGTHS = (3, 64)

@@ -14,8 +14,6 @@ from benchmarks.load import Load, Measured, System, TrainerManner
 from benchmarks.processes import serving
 from benchmarks.wire import connect, head
 
-__all__ = ["V1UnderLoad", "running_founding"]
-
 
 class V1UnderLoad:
     """A running server that speaks protocol v1."""

@@ -24,8 +24,6 @@ from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["main", "measure"]
-
 KINDS: Final = ("long-poll", "events", "v1")
 PER_SECOND = 100
 PING_SECONDS = 0.02

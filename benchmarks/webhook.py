@@ -14,8 +14,6 @@ from typing import cast
 import uvloop
 from benchmarks.wire import Messages
 
-__all__ = ["Webhook", "webhook"]
-
 _TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 

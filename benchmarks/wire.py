@@ -7,8 +7,6 @@ import asyncio
 import re
 from typing import cast
 
-__all__ = ["Client", "Messages", "connect", "head"]
-
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _OK = (b"HTTP/1.1 200", b"HTTP/1.1 202")
 

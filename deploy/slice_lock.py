@@ -13,8 +13,6 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["UnknownRoot", "slice_lock"]
-
 ROOT = Path(__file__).parents[1]
 OURS = "rolloutpool-"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?")

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import unasync
 
-__all__ = ["MODULES", "generated"]
-
 TRAINER = Path(__file__).parents[1] / "trainer" / "src" / "rolloutpool_trainer"
 CLIENT, CAPABILITIES = TRAINER / "client", TRAINER / "capabilities"
 

@@ -22,8 +22,6 @@ from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-__all__ = ["record", "recorded"]
-
 TARGET = Path(__file__).parents[1] / "docs" / "quickstart.md"
 RECORDED = re.compile(r"(<!-- recorded -->\n).*(<!-- end -->)", re.DOTALL)
 SHOWN = 8

@@ -27,8 +27,6 @@ import rolloutpool_trainer
 from rolloutpool_common import rendering
 from rolloutpool_trainer import errors
 
-__all__ = ["PAGE", "page"]
-
 PAGE = Path(__file__).parents[1] / "docs" / "client.md"
 HEAD = """# Client
 

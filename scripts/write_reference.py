@@ -57,8 +57,6 @@ from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettin
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["PAGES", "written"]
-
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / "docs" / name for name in ("protocol.md", "operations.md", "training.md")),

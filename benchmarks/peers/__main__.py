@@ -23,8 +23,6 @@ from benchmarks.processes import ROOT, serving
 from benchmarks.report import Row, emit, parser
 from benchmarks.v1_load import V1UnderLoad
 
-__all__ = ["main"]
-
 QWEN3 = ROOT / "build" / "tokenizers" / "qwen3"
 """What `make tokenizers` lays out; each peer can load it, and verifiers has a renderer for it."""
 POINTS = (

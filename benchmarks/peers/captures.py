@@ -36,8 +36,6 @@ from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-__all__ = ["captures", "main"]
-
 CALLS = 4
 LATENCY = 0.5
 BUSY_SECONDS = 1.2

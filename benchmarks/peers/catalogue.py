@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from benchmarks.load import System
 from benchmarks.peers.openai_form import Form
 
-__all__ = ["BATCHES", "OURS", "PEERS", "UNFAIR", "Ours", "Peer"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Described:

@@ -12,8 +12,6 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["JsonHandler", "free_port"]
-
 
 def free_port() -> int:
     """Returns a port that was free a moment ago."""

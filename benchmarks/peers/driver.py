@@ -25,8 +25,6 @@ from benchmarks.processes import ENVIRONMENT, ROOT
 from rolloutpool_common.process import launch
 from rolloutpool_worker.tools import calculator
 
-__all__ = ["PeerFailed", "PeerUnderLoad", "Run", "right_samples", "running_peer"]
-
 ADAPTERS = ROOT / "benchmarks" / "peers" / "adapters"
 STOPS_WITHIN_SECONDS = 30.0
 ANSWERS_WITHIN_SECONDS = 1800.0

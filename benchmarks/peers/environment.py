@@ -18,8 +18,6 @@ from pathlib import Path
 from benchmarks.peers.catalogue import Peer
 from benchmarks.processes import ROOT
 
-__all__ = ["Environment", "NotToBeHad", "find_python", "prepare"]
-
 FOLDER = ROOT / "build" / "peers"
 REQUIREMENTS = ROOT / "benchmarks" / "peers" / "requirements"
 INSTALLS_WITHIN_SECONDS = 1800.0

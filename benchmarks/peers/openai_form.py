@@ -21,8 +21,6 @@ import orjson
 from benchmarks.conversations import Turn, conversation
 from benchmarks.load import TrainerManner
 
-__all__ = ["Form", "Sample", "answer", "base_url", "expected", "form_of", "reply"]
-
 _PATH = re.compile(rb"^(?:POST|GET) /(plain|vllm|nemo)/(v1/chat/completions|inference/v1/generate|v1/models) ")
 _ROLLOUT = re.compile(rb'(?<!\\)"(?:rollout_id|cache_salt)": ?"([0-9][^"]*)"')
 _ASSISTANT = re.compile(rb'(?<!\\)"role": ?"assistant"')

@@ -20,8 +20,6 @@ from benchmarks.processes import ROOT
 from benchmarks.report import Cell, Report, Row, table
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["FILE", "PAGE", "PeerFacts", "PeersReport", "Point", "page", "rows"]
-
 FILE = Path("build/peers/peers.json")
 PAGE = Path("docs/benchmarks/peers.md")
 QUICK_WARNING = "**From a quick run: it shows that the comparison works, not how fast anything is.**\n"

@@ -12,8 +12,6 @@ from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat,
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
-__all__ = ["build"]
-
 FILE = Path(__file__).with_name("grafana.json")
 
 

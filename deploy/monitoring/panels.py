@@ -6,8 +6,6 @@ over instances.
 
 from typing import NamedTuple
 
-__all__ = ["ROWS", "Ask", "Panel", "Row"]
-
 JOB = '{job="$job"}'
 INFRA = 'kind="infra"'
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ARMS", "Arm", "Mask"]
-
 
 class Mask(StrEnum):
     """Which tokens are trained."""

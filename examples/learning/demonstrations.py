@@ -16,8 +16,6 @@ from rolloutpool_rl.logits import token_logprobs
 from rolloutpool_rl.reductions import token_mean
 from rolloutpool_rl.role_masks import MaskGenerator
 
-__all__ = ["start"]
-
 DEMONSTRATIONS = 1000
 BATCH = 32
 RATE = 4e-3

@@ -8,8 +8,6 @@ import hashlib
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["FaultyEndpoint", "fails"]
-
 _BODY = b'{"error":{"type":"injected","message":"this call was chosen to fail"}}'
 
 

@@ -47,8 +47,6 @@ from rolloutpool_trainer import (
     serve_callback,
 )
 
-__all__ = ["AGREEMENT", "ENDPOINTS", "HOST", "Policy", "Settings", "Training", "batches", "run"]
-
 AGREEMENT = 1e-4
 """How far the log-probabilities of sampler and trainer may be apart, on any token."""
 WARM_UP = 5

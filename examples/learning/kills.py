@@ -14,8 +14,6 @@ import redis
 
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["Kills"]
-
 AFTER_SECONDS = 0.3
 """From the moment at which a step's rollouts are asked for."""
 

@@ -16,8 +16,6 @@ from examples.learning.arms import ARMS
 from examples.learning.records import Run, estimate, final, overall
 from matplotlib.figure import Figure
 
-__all__ = ["PICTURES", "alike", "draw", "kills_table", "table", "write_pictures"]
-
 PICTURES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "masks": ("Which tokens are trained", ("exact", "lengths", "lengths-recomputed", "ones")),
     "causes": (

@@ -2,8 +2,6 @@
 
 import socket
 
-__all__ = ["refuse_taken_ports"]
-
 
 def refuse_taken_ports(host: str, base_port: int, count: int) -> None:
     """Ends the program with a message if one of the trainer's ports cannot be listened on.

@@ -12,18 +12,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-__all__ = [
-    "Estimate",
-    "Run",
-    "estimate",
-    "final",
-    "overall",
-    "published",
-    "read_published",
-    "read_runs",
-    "wanted",
-]
-
 # Of the t distribution, two-sided, by degrees of freedom.
 _T95 = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 

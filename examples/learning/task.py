@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Question", "demonstration", "questions", "reward"]
-
 FLAWED = 0.5
 """The share of demonstrations with a flaw."""
 COMPACT = 0.5

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from rolloutpool_rl.logits import token_logprobs
 
-__all__ = ["Shape", "Transformer", "noise_of", "sample"]
-
 _Past = list[tuple[Tensor, Tensor]]
 
 

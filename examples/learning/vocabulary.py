@@ -12,8 +12,6 @@ from pathlib import Path
 from examples.learning.task import demonstration, questions
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-__all__ = ["write_tokenizer"]
-
 SIZE = 330
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")

@@ -11,8 +11,6 @@ from typing import Any
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.rendering import ChatTokenizer, rerender
 
-__all__ = ["all_ones", "concatenated", "length_difference", "shifted", "shortest"]
-
 _Message = dict[str, Any]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders import Grade, grader
 
-__all__ = ["counts", "counts_apart", "crashes", "never", "never_apart"]
-
 
 @grader()
 async def counts(rollout: RolloutResult, options: Any) -> Grade:

@@ -8,8 +8,6 @@ from playwright.sync_api import Page
 from tests.causes.operated_pool import OperatedPool
 from tests.causes.trainer import REASON, TEMPLATE_REASON, Manner
 
-__all__ = ["CAUSES", "Cause"]
-
 
 @dataclass(frozen=True)
 class Cause:

@@ -15,8 +15,6 @@ from tests.causes.trainer import Manner, Trainer
 
 from rolloutpool_trainer import Batch, RolloutClient
 
-__all__ = ["PLACES", "Course"]
-
 PLACES = ("pool", "viewer", "status", "metric")
 LIMIT_SECONDS = 60.0
 PAUSE_SECONDS = 0.5

@@ -18,8 +18,6 @@ from rolloutpool_common.rendering import TINY
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.testing import calculator_prompts
 
-__all__ = ["OperatedPool", "operated_pool"]
-
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 GROUPS = 4
 SIZE = 4

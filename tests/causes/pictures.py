@@ -6,8 +6,6 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
-__all__ = ["take"]
-
 COLOURS = 48
 MOST_BYTES = 90_000
 

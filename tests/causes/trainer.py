@@ -17,8 +17,6 @@ from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer import callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-__all__ = ["REASON", "TEMPLATE_REASON", "Manner", "Trainer"]
-
 REASON = "weights of step 12 are being loaded"
 TEMPLATE_REASON = "this template cannot show tools"
 STEP_SECONDS = 0.2

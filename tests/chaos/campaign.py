@@ -26,8 +26,6 @@ from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["Campaign", "run", "start"]
-
 BATCH = 20
 SLACK = 0.05
 """Share of all kills that may be missing."""

@@ -40,8 +40,6 @@ from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer.local.redis_server import find_server
 
-__all__ = ["Cast"]
-
 ROOT = Path(__file__).parents[2]
 TRAINERS = 2
 SCALE_IN_SECONDS = 45.0

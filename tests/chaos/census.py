@@ -22,8 +22,6 @@ import redis.asyncio
 import redis.exceptions
 from tests.chaos.record import Record
 
-__all__ = ["Census", "Member"]
-
 LOOK_SECONDS = 0.2
 ANSWER_SECONDS = 2.0
 """How long Redis may take; while it is paused, the census waits for the next look."""

@@ -7,8 +7,6 @@ one. So do its children.
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Clock", "find_library"]
-
 PLACES = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime")
 
 

@@ -26,8 +26,6 @@ from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.errors import PoolUnavailable
 
-__all__ = ["Consumer", "Item"]
-
 SECRET = "whsec_" + base64.b64encode(b"a campaign's key for its pushes!").decode()
 WAIT = 5.0
 """Seconds that a look for results may be held."""

@@ -22,8 +22,6 @@ from typing import Any
 from tests.chaos.long_faults import LIMIT_SECONDS
 from tests.chaos.record import entries
 
-__all__ = ["Deaths", "Declared", "declarations", "intervals", "judge_deaths"]
-
 LATE_SECONDS = 3.0
 """How late the campaign, starved by its own hogs, may notice that a process has ended."""
 EARLY_SECONDS = 5.0

@@ -22,8 +22,6 @@ from tests.support.vllm_server import VllmServer, serve_vllm
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["serve_engines"]
-
 START_SECONDS = 30.0
 TURN_IDS = 30
 """About how many a turn has, so that it takes as long as a turn of another port."""

@@ -9,8 +9,6 @@ from tests.chaos.manners import ENGINES, Manner
 from tests.support.engine_calls import chain_of, versions_fault
 from tests.support.gradual_engine import NotedCall
 
-__all__ = ["EngineSamples", "judge_engines"]
-
 
 @dataclass
 class EngineSamples:

@@ -34,8 +34,6 @@ from tests.chaos.record import Record
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["BAD", "KEPT", "LOST", "choice_of", "next_total", "write_file"]
-
 KEPT, LOST = "kept", "lost"
 BAD = ("hanging", "huge", "failing")
 CALL_SECONDS = (0.0, 0.5)

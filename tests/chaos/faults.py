@@ -28,8 +28,6 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.queue.celery_app import TASK_NAME, make_celery, queue_name
 from rolloutpool_common.queue.publisher import HEADER_PUBLISHED
 
-__all__ = ["Faults"]
-
 SILENCE = (7.0, 11.0)
 """Seconds for which a worker falls silent and lives."""
 LONG_SHARE = 0.2

@@ -9,8 +9,6 @@ import os
 import signal
 from types import FrameType
 
-__all__ = ["SECONDS", "SIGNAL"]
-
 SECONDS = 10.0
 SIGNAL = signal.SIGRTMIN + 5
 """Used by nothing else. Its default would end the process, so it is sent only to workers that have announced

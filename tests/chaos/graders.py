@@ -16,8 +16,6 @@ from typing import Any
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders import Grade, grader
 
-__all__ = ["BROKEN", "CHOICES", "digest_of"]
-
 BROKEN = "broken"
 CHOICES: dict[str, dict[str, Any]] = {
     "digest": {"name": "digest", "retries": 50},

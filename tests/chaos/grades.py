@@ -10,8 +10,6 @@ from typing import Any
 from tests.chaos.graders import BROKEN, digest_of
 from tests.chaos.manners import MUST_COMPLETE, Manner
 
-__all__ = ["graders_of", "is_grader_failure", "waited_for_sibling", "wrong_grades"]
-
 Results = Mapping[str, Mapping[str, Any]]
 FAILURES = ("grader_error", "grade_late", "group_grade_late", "grade_invalid")
 

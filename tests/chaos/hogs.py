@@ -12,8 +12,6 @@ from tests.chaos.priority import niceness
 
 from rolloutpool_common.process import launch
 
-__all__ = ["Hogs"]
-
 
 class Hogs:
     """So many processes that do nothing but want the CPU; they die with this process."""

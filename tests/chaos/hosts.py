@@ -9,8 +9,6 @@ from tests.chaos.process import Process
 from tests.chaos.record import Record
 from tests.support.other_builds import CommitMissing, lay_out, listed_builds
 
-__all__ = ["APIS", "Host", "host_names", "lay_out_build", "machine_names", "numbered", "redis_options"]
-
 APIS = 2
 ELASTIC = 2
 """Hosts that come and go; the last one is of the build of another commit."""

@@ -11,8 +11,6 @@ from tests.chaos.manners import ENGINES, Manner
 
 from rolloutpool_trainer.testing import calculator_prompts
 
-__all__ = ["SHARES", "STEADY_SHARES", "draw_items"]
-
 SHARES: Mapping[Manner, float] = {
     Manner.STEADY: 57,
     Manner.SLOW: 5,

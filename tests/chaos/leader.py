@@ -8,8 +8,6 @@ import redis.exceptions
 from tests.chaos.cast import Cast
 from tests.chaos.process import Process
 
-__all__ = ["leader"]
-
 LISTEN_SECONDS = 4.0
 """The lock is renewed about once a second; under load this takes longer."""
 _COMMAND = re.compile(rb"\[\d+ [\d.]+:(\d+)\] (.*)")

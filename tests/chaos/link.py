@@ -10,8 +10,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["LOOPBACK", "Link"]
-
 LOOPBACK = "127.0.0.1"
 
 

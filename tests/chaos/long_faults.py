@@ -17,8 +17,6 @@ from tests.chaos.cast import Cast
 from tests.chaos.census import Member
 from tests.chaos.record import Record
 
-__all__ = ["LIMIT_SECONDS", "LongFaults"]
-
 PAUSE_SECONDS = 30.0
 STOP_SECONDS = 20.0
 LIMIT_SECONDS = 60.0

@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-__all__ = ["ENGINES", "HONEST", "MUST_COMPLETE", "MUST_FAIL", "Manner"]
-
 
 class Manner(StrEnum):
     """One kind of port."""

@@ -9,8 +9,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["niceness", "prefer"]
-
 PREFERRED = -10
 
 

@@ -17,8 +17,6 @@ from tests.chaos.priority import niceness, prefer
 
 from rolloutpool_common.process import launch
 
-__all__ = ["Process"]
-
 PAUSE = 0.3
 """Seconds from an end to the next start: long enough for a port to be free, short enough to be always busy."""
 STEADY = 4.0

@@ -11,8 +11,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Record", "entries"]
-
 
 class Record:
     """One log, open for appending; safe to use from several threads."""

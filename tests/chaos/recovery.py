@@ -15,8 +15,6 @@ from typing import Any
 from tests.chaos.deaths import intervals
 from tests.chaos.manners import HONEST, Manner
 
-__all__ = ["HOST_CUT_OFF", "HOST_KILLED", "PROCESS", "SEVERAL", "Ask", "Recovery", "asks_of", "pauses_of", "recoveries"]
-
 PROCESS = "worker"
 HOST_KILLED = "host killed"
 HOST_CUT_OFF = "host cut off"

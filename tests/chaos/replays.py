@@ -12,8 +12,6 @@ from rolloutpool_worker.queue.app import load_plugins
 from rolloutpool_worker.replay.run import Replayer
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["replay_completed"]
-
 
 def replay_completed(folder: Path, verdict: Verdict) -> None:
     """Adds to a verdict what replays have shown.

@@ -11,8 +11,6 @@ import redis.exceptions
 from tests.chaos.cast import Cast
 from tests.chaos.record import Record
 
-__all__ = ["Sampler"]
-
 ANSWER_SECONDS = 2.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -17,8 +17,6 @@ from typing import Any
 import orjson
 from tests.chaos.environments import BAD, KEPT, LOST, next_total
 
-__all__ = ["Sessions", "environments_of", "is_environment_failure", "judge_sessions"]
-
 Entry = Mapping[str, Any]
 
 

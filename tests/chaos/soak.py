@@ -35,8 +35,6 @@ from tests.support.waiting import until
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["soak"]
-
 BATCH = 20
 IN_FLIGHT = 40
 LATENCY = 3.2

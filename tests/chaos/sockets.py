@@ -8,8 +8,6 @@ from pathlib import Path
 
 from rolloutpool_trainer.local.ports import is_free
 
-__all__ = ["family", "lasting_ports", "owner"]
-
 LOWEST = 10_000
 
 

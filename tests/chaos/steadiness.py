@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from statistics import fmean, linear_regression, median
 from typing import Any
 
-__all__ = ["Series", "Steadiness", "judge_steadiness", "show_steadiness"]
-
 WARM_UP = 1 / 6
 SHARE = 0.10
 ALLOWANCE = {"memory, MB": 16.0, "descriptors": 16.0, "threads": 4.0, "clients": 50.0, "keys": 300.0}

@@ -6,8 +6,6 @@ from statistics import quantiles
 from tests.chaos.recovery import HOST_CUT_OFF, HOST_KILLED, PROCESS, SEVERAL, Recovery
 from tests.chaos.verdict import Verdict
 
-__all__ = ["show"]
-
 ENOUGH = 3
 """Of the campaign's five workers."""
 

@@ -34,8 +34,6 @@ from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-__all__ = ["TURNS", "Memory", "Trainer"]
-
 TURNS = 5
 PATH = "/v1/chat/completions"
 MISBEHAVES = 0.3

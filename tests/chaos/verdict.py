@@ -21,8 +21,6 @@ from tests.chaos.record import entries
 from tests.chaos.recovery import Ask, Recovery, asks_of, pauses_of, recoveries
 from tests.chaos.sessions import Sessions, environments_of, is_environment_failure, judge_sessions
 
-__all__ = ["Verdict", "judge", "truth"]
-
 IN_DOUBT = ("ambiguous_turn", "network_error")
 """The worker died during a call, or its connection broke."""
 

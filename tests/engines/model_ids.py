@@ -21,8 +21,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["ModelIds", "model_of", "plain_logprobs"]
-
 FREE = 8
 """Ids of each turn that are sampled from the model."""
 VOCABULARY = 4096

@@ -11,8 +11,6 @@ from typing import Any
 import gem
 from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
 
-__all__ = ["NotedNumber"]
-
 
 class NotedNumber(GuessTheNumberEnv):
     """GEM's own game, noted; each answer draws a number too, as in games whose steps are random."""

@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["make_server"]
-
 
 def make_server() -> Any:
     """The server, with its tools."""

@@ -20,8 +20,6 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.types import Action, Observation, State
 
-__all__ = ["NumberEnvironment", "NumberTools", "SaidAction", "ServedGames", "TypedAction", "serve_games"]
-
 
 class SaidAction(Action):
     """A message."""

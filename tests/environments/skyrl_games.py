@@ -10,8 +10,6 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.gsm8k.multi_turn_env import GSM8kMultiTurnEnv
 
-__all__ = ["NotedGsm8k"]
-
 
 class NotedGsm8k(GSM8kMultiTurnEnv):
     """SkyRL's own environment, noted."""

@@ -14,8 +14,6 @@ from tests.tokenizers.layout import BUILD
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-__all__ = ["CATALOGUE", "Drift", "built", "ids_of", "rendered"]
-
 Message = dict[str, Any]
 TYPED, MEANT, CUT = 0, 1, 2  # control strings are plain text; are control tokens; the same without the last id
 Pieces = Sequence[tuple[str, int]]  # encoded apart

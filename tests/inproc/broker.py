@@ -17,8 +17,6 @@ from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, Ticket
 from rolloutpool_common.store.keys import uid_of
 
-__all__ = ["Broker", "BrokerFaults", "InprocPublisher", "Message"]
-
 
 @dataclass(frozen=True)
 class Message:

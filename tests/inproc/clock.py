@@ -22,8 +22,6 @@ from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-__all__ = ["Clock", "Killed", "PoolLoop", "Process", "Stalled", "current", "seconds", "seed_chance"]
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 EPOCH = 1_800_000_000.0

@@ -29,8 +29,6 @@ from tests.support.fake_session import FakeSession
 
 from rolloutpool_common.store.connection import sources_of
 
-__all__ = ["HOST", "URL", "Keys", "MemoryRedis", "served"]
-
 HOST = "redis.inproc"
 URL = f"redis://{HOST}:6379/0?protocol=2"
 LONGEST_MS, SLOW_MS = 2.0, 600.0

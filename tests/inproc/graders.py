@@ -8,8 +8,6 @@ from typing import Any
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders import grader
 
-__all__ = ["failed", "reset", "sampled_ids"]
-
 failed: set[str] = set()
 """Rollouts whose grader has failed once."""
 

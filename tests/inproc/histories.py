@@ -30,8 +30,6 @@ from rolloutpool_common.rendering import TokenizerCache, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.tools import TOOLS, calculator
 
-__all__ = ["History", "Outcome", "World"]
-
 LIMIT = 250.0
 """Seconds of the pool in which everything ends once the trouble is over."""
 IDLE = 90.0

@@ -30,8 +30,6 @@ from transformers import AutoTokenizer
 from rolloutpool_common.store.connection import sources_of
 from rolloutpool_common.store.places import fault_in
 
-__all__ = ["Judge", "Rollout", "TokenJudge"]
-
 ASSISTANT, END = "<|im_start|>assistant\n", "<|im_end|>"
 IN_DOUBT = ("ambiguous_turn", "network_error")
 Document = Mapping[str, Any]

@@ -32,8 +32,6 @@ from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Store
 from rolloutpool_worker.settings import WorkerSettings
 
-__all__ = ["Api", "Pool"]
-
 RESTART_SECONDS = 2.0
 ANSWER_SECONDS = 20.0
 """After this time a client asks again."""

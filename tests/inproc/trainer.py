@@ -24,8 +24,6 @@ from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_worker.policy import AiohttpTransport
 
-__all__ = ["HOOK", "KEEPS", "ONCE", "RENDERS", "Sampled", "Trainer", "TrainerFaults", "TrainerTransport", "question"]
-
 KEEPS, RENDERS, ONCE, HOOK = (f"http://127.0.0.1:{port}" for port in (8081, 8082, 8083, 8090))
 """A trainer that keeps ids, one that renders its history again, one that may not be asked twice; and the webhook."""
 _QUESTION = re.compile(r"in (\d+) turns")

@@ -39,8 +39,6 @@ from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 if TYPE_CHECKING:
     from tests.inproc.pool import Pool
 
-__all__ = ["InprocWorker"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["BRIDGE", "HERE", "Machine", "network"]
-
 BRIDGE = "rpbridge"
 PREFIX = "10.77.0."
 HERE = f"{PREFIX}1"

@@ -17,8 +17,6 @@ from tests.oracle.match import Score, play
 from tests.oracle.renderers import load
 from tests.oracle.sets import SETS, Entry, entries, player
 
-__all__ = ["main", "score"]
-
 _COLUMNS = ("conversations", "exact", "refused_rightly", "refused", "wrong", "no_oracle")
 
 

@@ -8,8 +8,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["load_chat"]
-
 
 def load_chat(directory: Path) -> Any:
     """A tokenizer of transformers that renders: the template and its variables, over an empty vocabulary."""

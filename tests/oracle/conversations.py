@@ -17,8 +17,6 @@ from tests.oracle.encoder import Mixed
 from tests.oracle.endings import Ending, endings
 from tests.oracle.referee import Appended, Message, Referee, Verdict
 
-__all__ = ["TOOLS", "Case", "Player", "Talk", "conversation"]
-
 WORDS = (
     "the", "result", " is", "38", " ", "\n", "\n\n", "\t", "  ", "\r\n", "\r", "é", "e\u0301", "각",
     "\u1100\u1161\u11a8", "漢字", "🙂", "👩\u200d🚀", "\u202eabc", '{"a": 15}', "```json\n", "def f(x):\n    return x",

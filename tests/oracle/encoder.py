@@ -14,8 +14,6 @@ from typing import Any
 from tests.oracle.spelling import PIECES, Spelling
 from tokenizers import Tokenizer
 
-__all__ = ["Encoder", "Mixed"]
-
 
 class Mixed(Exception):
     """Text that was typed becomes control ids, so that there is no right answer."""

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from tests.oracle.referee import Appended
 
-__all__ = ["Ending", "endings"]
-
 
 @dataclass(frozen=True)
 class Ending:

@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["KNOWN", "STOPS", "Derived", "End", "derived", "known"]
-
 _CHATML = (("<|im_end|>",),) * 2
 _NEXT_HEADER = (("^<|user|>", "^<|observation|>", "^<|system|>"),) * 2
 _DEEPSEEK = (("<\uff5cend▁of▁sentence\uff5c>",),) * 2

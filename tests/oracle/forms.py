@@ -4,24 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "BESIDE",
-    "CALLED",
-    "DESCRIPTION",
-    "MARK",
-    "SYSTEM",
-    "Message",
-    "NothingToMark",
-    "described",
-    "joined",
-    "numbered",
-    "outline",
-    "with_arguments",
-    "with_beside_marks",
-    "with_mark",
-    "with_system_mark",
-]
-
 Message = dict[str, Any]
 
 MARK = "wYyWq"

@@ -9,8 +9,6 @@ from tests.oracle.conversations import Case, Player, conversation
 from tests.oracle.referee import MustRefuse
 from tests.oracle.renderers import Refused, Renderer
 
-__all__ = ["Score", "Wrong", "play"]
-
 _REASON = 100
 """Characters of a reason that are counted as one."""
 

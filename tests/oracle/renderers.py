@@ -9,8 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Refused", "Renderer", "load"]
-
 Message = dict[str, Any]
 Renderer = Callable[
     [Path, Sequence[Message], Sequence[Message], Sequence[int], Sequence[Message] | None, Mapping[str, Any]], list[int]

@@ -22,8 +22,6 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES, TINY
 from tests.tokenizers.published import PUBLISHED
 
-__all__ = ["SETS", "Entry", "entries", "player"]
-
 SETS = ("families", "golden", "real")
 _FOREIGN = "<|endoftext|>"
 """It ends turns of many models whose template writes something else."""

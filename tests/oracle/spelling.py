@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["PIECES", "Spelling"]
-
 _FIRST, _MORE = 0x20000, "\U0002a6d0"
 PIECES = re.compile(f"([\U00020000-\U0002a000]{_MORE}*)")
 """Splits a text into what stands there as it is and, at odd places, what was typed."""

@@ -27,8 +27,6 @@ from rolloutpool_common.rendering import (
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["Tally", "WrongMask", "play"]
-
 WORDED = frozenset(f"family:{name}" for name in ODD)
 """Whose turns' own words decide what a template writes behind them."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.support.tiny_tokenizers import write_tokenizer
 from tokenizers import Tokenizer
 
-__all__ = ["FAMILIES", "GENERATION", "LOOP", "Family", "lay_out"]
-
 LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 

@@ -17,8 +17,6 @@ from tests.property.conversations import Tally, WrongMask, play
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 
-__all__ = ["tokenizers"]
-
 BATCH = 200  # examples on one tokenizer before the next has its turn
 SAID = 50  # batches between two signs of life
 

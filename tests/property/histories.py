@@ -28,8 +28,6 @@ from rolloutpool_common.protocol.result import RolloutResult, StopToken, ToolTim
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
 from rolloutpool_common.tokens.ledger import TokenLedger
 
-__all__ = ["History", "play"]
-
 LETTERS = string.printable + "äß\u2028\u0000😀"
 FINGERPRINT = TokenizerFingerprint(tokenizer_sha256="a" * 64, template_sha256="b" * 64, transformers_version="5.1")
 

@@ -4,8 +4,6 @@ from random import Random
 
 from tests.property.proofs import Subject
 
-__all__ = ["made"]
-
 _LITERALS = ("'x'", "'user'", "'tool'", "'</think>'", "''", "'a'", "' '", "'assistant'")
 _MESSAGE = (
     "m",

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.property.families import GENERATION, LOOP, Family
 
-__all__ = ["ODD", "lay_out_models"]
-
 _CALLS = "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}"
 _PLAIN = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}" + _CALLS
 _TURN = ("<|turn>", "<turn|>", "<|call>", "<call|>", "<|response>", "<response|>")

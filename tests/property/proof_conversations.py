@@ -10,8 +10,6 @@ from typing import Any
 from rolloutpool_common.rendering.proof import Source, TurnShape
 from rolloutpool_common.rendering.sentinel import SENTINEL
 
-__all__ = ["ODD_ROLES", "Message", "Writer"]
-
 Message = dict[str, Any]
 _WORDS = (
     "", " ", "\n", " 38", "38 ", "ok", "fine\n", "é", "漢字", "<think>", "</think>", "<think>\nhm\n</think>\n\nyes",

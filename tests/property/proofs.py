@@ -31,8 +31,6 @@ from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
-__all__ = ["FalseProof", "Subject", "Tally", "compare", "examine", "proof_of", "shapes", "subjects"]
-
 Message = dict[str, Any]
 RENDERS = 6
 """Renders of one shape before another is drawn."""

@@ -2,8 +2,6 @@
 
 from tests.property.wild_families import WildFamily
 
-__all__ = ["RARE"]
-
 _CALLS = "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}"
 _GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 OWN_LINE = WildFamily(  # a turn's end stands on a line of its own, and the last turn has none

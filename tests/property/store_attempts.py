@@ -15,8 +15,6 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost
 from rolloutpool_common.store.rollouts import MAX_LOSSES
 
-__all__ = ["StoreAttempts"]
-
 
 class StoreAttempts(StoreFaults):
     """The rules for attempts and leases."""

@@ -14,8 +14,6 @@ from rolloutpool_common.store import BatchDeleted, Claim, new_token
 from rolloutpool_common.store.keys import split_uid
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 
-__all__ = ["StoreFaults"]
-
 LONG_AGO_MS = 1
 """A time of Redis' clock that has passed for all purposes."""
 

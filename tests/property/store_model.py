@@ -7,8 +7,6 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.workers import WorkerRole
 
-__all__ = ["GROUP", "BatchModel", "RolloutModel"]
-
 GROUP = "g"
 """The group of all rollouts of a batch whose groups are graded as a whole."""
 

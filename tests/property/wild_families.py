@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.property.families import Family
 
-__all__ = ["WILD", "WildFamily"]
-
 
 @dataclass(frozen=True)
 class WildFamily(Family):

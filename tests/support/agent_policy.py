@@ -15,8 +15,6 @@ from tests.support.imitated_engine import Answer, logprob_of
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-__all__ = ["AgentPolicy"]
-
 SHELLS = ("Bash", "bash", "exec_command")
 _ROUNDS = re.compile(r"do (\d+) rounds")
 _RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)

@@ -5,8 +5,6 @@ from typing import Any
 from tests.support.api_documents import BATCH, accepted, page, result, status, worker
 from tests.support.stub_pool import Answer, StubPool
 
-__all__ = ["RUN", "STATISTICS", "SUMMARY", "URL", "answer_all"]
-
 SUMMARY: dict[str, Any] = {
     "batch_id": BATCH,
     "state": "running",

@@ -9,8 +9,6 @@ from tests.support.inside_api import client_of, running_api
 
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 
-__all__ = ["auth", "shared_api"]
-
 _KEYS = {
     name: make_key(name.partition("-")[0], scopes)
     for name, scopes in {

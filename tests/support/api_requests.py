@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["batch", "v1_request"]
-
 
 def v1_request(**changes: Any) -> dict[str, Any]:
     """A valid `POST /rollout`; a change to `...` takes the field out."""

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-__all__ = ["needs_axe", "violations"]
-
 SCRIPT = Path(__file__).parents[2] / "build" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_AXE") == "1"
 

@@ -15,19 +15,6 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.reconciliation import Removal
 
-__all__ = [
-    "NOWHERE",
-    "OWNER",
-    "TOKENIZER",
-    "announce",
-    "claim",
-    "declare_dead",
-    "new_batch",
-    "result_of",
-    "submit",
-    "uids_of",
-]
-
 OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
 """The discard port. No server listens there."""

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-__all__ = ["CHROMIUM", "PATIENCE_MS", "SharedBrowser", "needs_browser", "wait_until"]
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("ROLLOUTPOOL_REQUIRE_BROWSER") == "1"
 PATIENCE_MS = 30_000

@@ -12,8 +12,6 @@ from typing import Any
 
 from harbor.environments.base import BaseEnvironment, ExecResult
 
-__all__ = ["BubbleEnvironment"]
-
 FOLDERS = ("app", "tests", "logs/agent", "logs/verifier", "logs/artifacts", "tmp", "root", "usr", "etc", "proc", "dev")
 
 

@@ -5,8 +5,6 @@ import subprocess
 
 import pytest
 
-__all__ = ["needs_bubblewrap"]
-
 
 def _can_isolate() -> bool:
     bwrap = shutil.which("bwrap")

@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["certificate"]
-
 
 def certificate(name: str, address: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
     """A certificate that is its own authority, with its key; and a server's context with both."""

@@ -20,8 +20,6 @@ from starlette.routing import Route
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
-__all__ = ["ANSWER", "ASK", "KEY", "ChatServer", "chat_server"]
-
 KEY = "sk-controller"
 ASK = {"role": "user", "content": "What is 15 + 23?"}
 ANSWER = "It is 38."

@@ -9,8 +9,6 @@ from rolloutpool_common.protocol.sampling import BatchSamplingParams
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim
 
-__all__ = ["claim_of"]
-
 
 def claim_of(*, token: str = "token", retries: int = 0, v1: bool = False, more_waiting: bool = False) -> Claim:
     """The first claim on a rollout of one message."""

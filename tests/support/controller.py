@@ -8,8 +8,6 @@ from tests.support.scripted_worker import OWNER
 from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER
 from rolloutpool_common.store import Store
 
-__all__ = ["accepted", "poll", "request", "uid_of"]
-
 
 def request(name: str = "run7-row3-0", **changes: Any) -> dict[str, Any]:
     """A valid request; a change to `...` takes the field out."""

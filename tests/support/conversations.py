@@ -24,8 +24,6 @@ from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
-__all__ = ["InsideConversation", "MemoryRollouts", "SomeBranch", "claim_of"]
-
 HOST = tool_host()
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 

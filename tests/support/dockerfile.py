@@ -6,8 +6,6 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Instruction", "Stage", "stages"]
-
 KNOWN = {"ARG", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "RUN", "USER", "WORKDIR", "CMD"}
 
 

@@ -15,8 +15,6 @@ from pathlib import Path
 import redis
 from tests.support.redis_server import SERVER, free_port
 
-__all__ = ["DurableRedis", "durable_redis"]
-
 START_SECONDS = 30.0
 COPIER = ("+ping", "+replconf", "+sync", "+psync")
 """What an account needs that takes copies; docs/operations.md names it."""

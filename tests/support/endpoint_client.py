@@ -15,24 +15,6 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import CallbackApp
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-__all__ = [
-    "ANSWER",
-    "CALL",
-    "JSON",
-    "QUESTION",
-    "RESULT_GLUE",
-    "TOOLS",
-    "FixedTexts",
-    "ask",
-    "body",
-    "client_of",
-    "error_of",
-    "message_of",
-    "second_turn",
-    "tool_messages",
-    "turn_headers",
-]
-
 JSON = dict[str, Any]
 QUESTION: JSON = {"role": "user", "content": "Calculate 15 + 23"}
 RESULT_GLUE = "\n<|im_start|>tool\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"

@@ -14,8 +14,6 @@ from typing import Any
 
 from tests.support.gradual_engine import NotedCall
 
-__all__ = ["chain_of", "fault_of", "versions_fault"]
-
 Result = Mapping[str, Any]
 """A result as JSON has it."""
 

@@ -17,8 +17,6 @@ from rolloutpool_worker.policy.callback import BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.engine_reply import EngineTurn
 
-__all__ = ["BOTH", "IDS", "PROMPT", "Channels", "prompt", "versions"]
-
 BOTH = pytest.mark.parametrize(
     ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]
 )

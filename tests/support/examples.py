@@ -2,8 +2,6 @@
 
 import os
 
-__all__ = ["examples"]
-
 
 def examples(few: int, many: int) -> int:
     """Returns one of both."""

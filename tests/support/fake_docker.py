@@ -13,8 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["calls", "fake_docker"]
-
 FLAGS = {"--rm", "--init"}
 OPTIONS = {"--name", "--label", "--memory", "--pids-limit", "--ulimit", "--cap-drop", "--security-opt", "--network"}
 OPTIONS |= {"--user", "-v", "-w", "--env-file"}

@@ -12,8 +12,6 @@ from tests.support.games import GUESS
 from rolloutpool_worker.environments import mcp_sdk
 from rolloutpool_worker.environments.mcp_sdk import McpTool, McpToolAnswer
 
-__all__ = ["FakeMcp", "fake_mcp"]
-
 
 @dataclass
 class FakeMcp:

@@ -6,8 +6,6 @@ from typing import Any
 from fakeredis._helpers import SimpleError
 from fakeredis.aioredis import AsyncFakeSocket
 
-__all__ = ["FakeSession"]
-
 
 class _Refusal:
     """An error, as the client gets it."""

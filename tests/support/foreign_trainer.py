@@ -24,8 +24,6 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-__all__ = ["ForeignKind", "ForeignTrainer", "ForeignTurn", "LoggedPrompt", "foreign_trainer"]
-
 Message = dict[str, Any]
 _MARK = "wYyW"
 

@@ -13,8 +13,6 @@ from rolloutpool_common.protocol.result import RolloutResult, Sample, encode_res
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import NewBatch
 
-__all__ = ["context_before", "fork", "planned", "submitted", "whole"]
-
 RULES = Restrictions(Targets.loopback(), keeps_secrets=True, max_messages=1000)
 
 

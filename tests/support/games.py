@@ -30,21 +30,6 @@ from rolloutpool_worker.environments import (
 )
 from rolloutpool_worker.tools import ToolFailed
 
-__all__ = [
-    "GUESS",
-    "INVITATION",
-    "RIGHT",
-    "SEED",
-    "WRONG",
-    "ForgetfulGame",
-    "GameSession",
-    "GuessingGame",
-    "TextGame",
-    "deeds",
-    "guess",
-    "still_open",
-]
-
 SEED = 7
 RIGHT = random.Random(SEED).randint(1, 100)
 """The number, with that seed."""

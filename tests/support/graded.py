@@ -13,8 +13,6 @@ from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.store import Store
 from rolloutpool_common.store import keys as store_keys
 
-__all__ = ["check_clean", "counts", "failure_of", "graded", "leaders", "pass_deadline", "submit_graded", "view"]
-
 
 def graded(name: str, options: Any = None, **more: Any) -> dict[str, Any]:
     return {"grader": {"name": name, "options": options, **more}}

@@ -19,8 +19,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_worker.graders import Grade, grader
 from rolloutpool_worker.tools import Isolated
 
-__all__ = ["ANSWERS", "INVALID", "asked", "note", "rollout_of"]
-
 
 def note(name: str, *rollouts: RolloutResult) -> None:
     """Says that a grader was asked."""

@@ -20,8 +20,6 @@ from tests.support.waiting import until
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["GradualSampler", "IdPolicy", "NotedCall", "Update", "sampled_before", "spans_of"]
-
 
 class Update(StrEnum):
     """What an engine does with calls around a weight update."""

@@ -28,20 +28,6 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.local.ports import free_port
 
-__all__ = [
-    "SHELL",
-    "Dialect",
-    "DoorProcess",
-    "LedEngine",
-    "LedPolicy",
-    "Program",
-    "assert_all_once",
-    "client",
-    "running_door",
-    "running_runner",
-    "sampled",
-]
-
 Dialect = Literal["chat", "responses", "messages"]
 SHELL = {
     "name": "shell",

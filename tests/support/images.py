@@ -21,21 +21,6 @@ import yaml
 from scripts.build_images import BUILDAH, CHROOT
 from tests.support.dockerfile import Stage, stages
 
-__all__ = [
-    "BUILT",
-    "NAMES",
-    "ROOT",
-    "SERVICES",
-    "UID",
-    "UNPACK",
-    "BuiltImage",
-    "Image",
-    "UnpackedImage",
-    "answers",
-    "container_of",
-    "unpack",
-]
-
 BUILT = "ROLLOUTPOOL_BUILT_IMAGES" in os.environ
 """Whether to test what `make images` built."""
 UNPACK = "ROLLOUTPOOL_UNPACK_IMAGES" in os.environ

@@ -28,20 +28,6 @@ from numpy.typing import NDArray
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = [
-    "Answer",
-    "Asked",
-    "CallName",
-    "ImitatedEngine",
-    "Refusal",
-    "Sampler",
-    "experts_of",
-    "logprob_of",
-    "mask_of",
-    "running",
-    "served",
-]
-
 CONTEXT = 4096
 _NAME = re.compile(r"(.+)/(\d+)\.(\d+)\.(\d+)")
 

@@ -16,8 +16,6 @@ from rolloutpool_api.__main__ import ApiServer
 from rolloutpool_api.app import create_app
 from rolloutpool_api.settings import ApiSettings
 
-__all__ = ["NO_TLS", "Api", "client_of", "running_api"]
-
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """httpx would read all authorities of the machine for each client, which takes longer than most tests here."""
 

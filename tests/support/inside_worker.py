@@ -24,8 +24,6 @@ from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import TOOLS, calculator
 
-__all__ = ["REPLAY", "InsideWorker", "inside_worker", "sampled_with_mask_1"]
-
 REPLAY = "tests.replay"
 
 # As in a real worker: without the built-in tools a call's answer is a longer text, whatever test ran before.

@@ -16,8 +16,6 @@ from rolloutpool_common.protocol.journal import (
 from rolloutpool_common.protocol.result import StopToken, TurnSummary
 from rolloutpool_common.tokens.entries import Entry
 
-__all__ = ["entry_document", "observation_record", "parse_entry", "turn_record", "untimed"]
-
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 

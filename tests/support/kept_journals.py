@@ -8,8 +8,6 @@ from rolloutpool_common.protocol.kept_journal import keep_journal, read_journal
 from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["OF_RELEASE_0_2", "carrying", "kept_again"]
-
 OF_RELEASE_0_2: dict[str, Any] = {
     "options": {"tokenizer_name": "rolloutpool/tiny"},
     "given": 2,

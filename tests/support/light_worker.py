@@ -18,8 +18,6 @@ from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_worker.process.pulse import Pulse
 
-__all__ = ["start_light_worker"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -33,21 +33,6 @@ from typing import Any
 
 import httpx
 
-__all__ = [
-    "Cuts",
-    "Delays",
-    "Halves",
-    "LyingProxy",
-    "Manner",
-    "Mixed",
-    "Opens",
-    "Prepends",
-    "ProxyLine",
-    "Repeats",
-    "Swaps",
-    "lying_proxy",
-]
-
 PAST = 256
 """Answers that are remembered, to be given again."""
 HOP_BY_HOP = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding"})

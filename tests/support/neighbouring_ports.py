@@ -3,8 +3,6 @@
 import socket
 from contextlib import ExitStack
 
-__all__ = ["free_base_port"]
-
 LAST_PORT = 65535
 
 

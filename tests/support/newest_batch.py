@@ -5,8 +5,6 @@ import asyncio
 from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_trainer import LocalPool
 
-__all__ = ["newest_when_complete"]
-
 SECONDS = 10.0
 
 

@@ -7,8 +7,6 @@ from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["ASKS", "OpenedSession", "opened"]
-
 ASKS = {"harness": True}
 
 

@@ -16,8 +16,6 @@ import orjson
 from aiohttp import WSMsgType, web
 from tests.support.waiting import until
 
-__all__ = ["OpenEnvStub", "none_left"]
-
 TOOL = {
     "name": "guess",
     "description": "Guesses the number",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["CommitMissing", "lay_out", "listed_builds", "python_path", "sources_of", "with_sources"]
-
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "acceptance" / "builds.txt"
 PARTS = ("common", "api", "worker", "trainer", "rl")

@@ -4,8 +4,6 @@ from typing import Any
 
 from rolloutpool_common.store.places import Place
 
-__all__ = ["CLASSES", "places_of"]
-
 CLASSES = ("high", "default", "low")
 
 

@@ -13,8 +13,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store
 
-__all__ = ["Pool", "opened_pool"]
-
 
 class Pool:
     """What the API does for a batch, as calls."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-__all__ = ["SCHEMAS", "read_document"]
-
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
 

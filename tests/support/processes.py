@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["runs"]
-
 
 def runs(pid: int) -> bool:
     """Whether a process is there and has not ended.

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["python_calls"]
-
 
 def python_calls(action: Callable[[], object]) -> int:
     """Runs an action, and counts the calls of Python functions in it, without its own."""

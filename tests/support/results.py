@@ -5,8 +5,6 @@ from typing import Any
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment
 
-__all__ = ["LONG_SAMPLE", "completed"]
-
 _IDS = list(range(2000))
 LONG_SAMPLE = Sample(
     prompt_ids=_IDS,

@@ -8,8 +8,6 @@ from tests.support.inside_worker import InsideWorker
 from rolloutpool_common.protocol.batch import BatchStatus
 from rolloutpool_common.store import Store
 
-__all__ = ["ADD", "RUN", "status_of", "submit_to_run"]
-
 RUN = "job7"
 ADD = "<tool_call>\n" + '{"name": "add", "arguments": {"a": 5, "b": 3}}' + "\n</tool_call>"
 """A turn of an imitated engine that calls a tool."""

@@ -15,8 +15,6 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.testing import ScriptedPolicy
 
-__all__ = ["ScriptedIds", "said"]
-
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>", re.DOTALL)
 

@@ -37,8 +37,6 @@ from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-__all__ = ["TELLING", "ScriptedTrainer", "scripted_trainer", "scripted_trainer_in_thread"]
-
 TELLING = frozenset({"x-keeps-token-ids", "x-tokenizer-fingerprint"})
 """Headers by which a trainer says of which kind it is."""
 ANNOUNCING = frozenset({HEADER_IDEMPOTENT.lower()})

@@ -12,8 +12,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Claim, Store
 
-__all__ = ["OWNER", "ScriptedWorker", "calculator", "plain_result", "run_v1"]
-
 OWNER = "public"
 """The owner of what is submitted without an API key."""
 

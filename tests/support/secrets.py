@@ -8,8 +8,6 @@ from pathlib import Path
 
 from rolloutpool_common.store import SecretStore
 
-__all__ = ["SECRETS", "SECRETS_KEY", "secrets_file"]
-
 SECRETS_KEY = "dGVzdHMgYXJlIG5vdCBzZWNyZXQsIHRoaXMgaXMgMzI="
 SECRETS = SecretStore([SECRETS_KEY], source="tests")
 

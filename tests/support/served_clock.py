@@ -6,8 +6,6 @@ from tests.support.waiting import until
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.leases import Tick
 
-__all__ = ["ServedClock", "let_a_week_pass"]
-
 
 class ServedClock:
     """Ticks as the reconciler does, on a Redis clock that the test moves."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from rolloutpool_trainer.endpoint.app import CallbackApp
 
-__all__ = ["ServedPolicy"]
-
 
 @dataclass(frozen=True)
 class ServedPolicy:

@@ -13,8 +13,6 @@ from tests.support.imitated_engine import Asked, ImitatedEngine, Refusal, logpro
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["SglangServer", "serve_sglang", "sglang_server"]
-
 GENERATE = "/generate"
 
 

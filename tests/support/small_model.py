@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["small_model"]
-
 
 def small_model(vocabulary: int) -> Any:
     """A transformer of one layer."""

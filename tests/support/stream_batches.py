@@ -5,8 +5,6 @@ from typing import Any
 from tests.support.api_documents import group_column, results_page
 from tests.support.stub_pool import Answer, StubPool
 
-__all__ = ["accept", "lay_out", "name_of", "posts", "prompts", "seen"]
-
 
 def name_of(position: int) -> str:
     return f"b{position:032d}"

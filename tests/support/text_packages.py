@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ENDED", "GO_ON", "put_gem", "put_skyrl_gym"]
-
 ENDED: list[str] = []
 """What was closed."""
 GO_ON = threading.Event()

@@ -10,8 +10,6 @@ from rolloutpool_common.testing import TINY_TOKENIZER
 if TYPE_CHECKING:  # the oracle of tokens writes tokenizers too, and must not load what it judges
     from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["MakeTokenizer", "write_tokenizer"]
-
 MakeTokenizer = Callable[..., "ChatTokenizer"]
 """The fixture `make_tokenizer`: called with the arguments of `write_tokenizer`, without the directory."""
 

@@ -6,8 +6,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 
-__all__ = ["tls_proxy"]
-
 
 @contextlib.contextmanager
 def tls_proxy(port: int, target: int, context: ssl.SSLContext) -> Iterator[list[bytes]]:

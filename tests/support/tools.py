@@ -20,8 +20,6 @@ from rolloutpool_worker.tools import Isolated, Tool, ToolContext, ToolFailed, To
 from rolloutpool_worker.tools.isolated import IsolatedTools
 from rolloutpool_worker.tools.watch import ToolWatch
 
-__all__ = ["ENDINGS", "MEMORY_MB", "isolated_tool", "open_files", "tool_host"]
-
 MEMORY_MB = 256
 """Of the tools here."""
 

@@ -15,16 +15,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "AgentExecutorBase",
-    "AgentLoopBase",
-    "AgentLoopMetrics",
-    "AgentLoopOutput",
-    "RolloutFnTrainOutput",
-    "SlimeSample",
-    "installed",
-]
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)

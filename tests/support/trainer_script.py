@@ -26,27 +26,6 @@ import orjson
 
 from rolloutpool_trainer.endpoint.app import CallbackApp
 
-__all__ = [
-    "ADD",
-    "ADD_COMPACT",
-    "Change",
-    "Exchange",
-    "Say",
-    "Scripts",
-    "Step",
-    "Wait",
-    "body",
-    "call",
-    "close",
-    "hang",
-    "lost",
-    "raw",
-    "reply",
-    "say",
-    "status",
-    "wait",
-]
-
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
 """A call as the template writes it."""
 ADD_COMPACT = '<tool_call>\n{"name":"add","arguments":{"a":15,"b":23}}\n</tool_call>'

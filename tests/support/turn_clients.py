@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 
 from rolloutpool_worker.policy import AiohttpTransport, Http1Client, HttpxTurns, Resolver, TurnClient
 
-__all__ = ["KINDS", "asking"]
-
 KINDS = ("httptools", "httpx")
 """As the setting `ROLLOUTPOOL_TURN_CLIENT` calls them."""
 

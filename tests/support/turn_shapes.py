@@ -2,8 +2,6 @@
 
 from rolloutpool_common.rendering.proof import NewMessage, TurnShape
 
-__all__ = ["QUESTION"]
-
 QUESTION = TurnShape(
     says=True,
     calls=0,

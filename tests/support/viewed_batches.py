@@ -4,8 +4,6 @@ from typing import Any
 
 from rolloutpool_common.protocol.result import RolloutResult
 
-__all__ = ["BATCH", "EVIL", "answers", "batch_line", "batch_state", "rollout_answers", "table"]
-
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\u202egnp"
 BATCH = "b" + "1" * 32
 

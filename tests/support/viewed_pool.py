@@ -20,8 +20,6 @@ from tests.support.waiting import eventually
 
 from rolloutpool_common.viewer.assets import PAGE, POLICY, viewer_files
 
-__all__ = ["ViewedPool", "viewed"]
-
 SCREENSHOTS = os.environ.get("ROLLOUTPOOL_SCREENSHOTS")
 
 

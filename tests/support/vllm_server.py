@@ -15,8 +15,6 @@ from tests.support.imitated_engine import Answer, ImitatedEngine, Refusal, mask_
 
 from rolloutpool_common.rendering import ChatTokenizer
 
-__all__ = ["VllmServer", "serve_vllm", "vllm_server"]
-
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 NOT_STARTED_FOR = "The generate endpoint needs the server flag --enable-scale-out"
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["eventually", "until"]
-
 T = TypeVar("T")
 INTERVAL = 0.02
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["SOURCES", "taken"]
-
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SOURCES = Path(__file__).parents[2] / "build" / "trainers" / "sources"
 """Where `make test-trainers` puts the wheels."""

@@ -17,8 +17,6 @@ from rolloutpool_common.process.obituaries import new_worker_id
 from rolloutpool_common.protocol.workers import Worker as Announced
 from rolloutpool_common.store import Store
 
-__all__ = ["ROOT", "Worker", "started_worker"]
-
 ROOT = Path(__file__).parents[2]
 LONGEST_WAIT = 60.0
 """Seconds for a start or an end: importing transformers takes several on a loaded machine."""

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from tests.tokenizers.layout import BUILD, ROOT, SHA256, TEMPLATE_BUILD, TINY, over_tiny, place
 
-__all__ = ["PUBLISHED"]
-
 PUBLISHED = TEMPLATE_BUILD / "published"
 _PACKAGES = ROOT / "build" / "packages"
 _SOURCES = {

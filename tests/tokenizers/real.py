@@ -12,8 +12,6 @@ from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 
-__all__ = ["REAL_NAMES", "TEMPLATE_NAMES", "real_directory", "real_tokenizer"]
-
 REAL_NAMES = sorted(SHA256.keys() - {"yi"})  # that one has no chat template
 TEMPLATE_NAMES = sorted(f"template:{name}" for name in TEMPLATES)
 """Templates of further families over the tiny tokenizer."""

@@ -14,8 +14,6 @@ from benchmarks.peers.adapters.commands import Sampled, add, serve
 from openai import AsyncOpenAI
 from transformers import AutoTokenizer
 
-__all__ = ["ByHand"]
-
 
 @dataclass(frozen=True)
 class _Rollout:

@@ -17,8 +17,6 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
-__all__ = ["Peer", "Sampled", "add", "serve"]
-
 SHOWN = 8
 """So many rollouts are compared with what is expected: one of each conversation."""
 

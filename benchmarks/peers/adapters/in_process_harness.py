@@ -10,8 +10,6 @@ import verifiers.v1 as vf
 from benchmarks.peers.adapters.commands import add
 from openai import AsyncOpenAI
 
-__all__ = ["InProcessHarness"]
-
 tools: list[dict[str, Any]] = []
 """What the policy may call; set before a run."""
 _client = AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0, timeout=600)

@@ -16,8 +16,6 @@ from nemo_gym.base_resources_server import (
 )
 from pydantic import BaseModel
 
-__all__ = ["CalculatorServer"]
-
 
 class _Numbers(BaseModel):
     a: int

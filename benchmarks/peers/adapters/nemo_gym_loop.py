@@ -26,8 +26,6 @@ from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.server_utils import HeadServer, ServerClient
 from omegaconf import OmegaConf, open_dict
 
-__all__ = ["NemoGym"]
-
 STARTS_WITHIN_SECONDS = 180.0
 MODULES = {
     "policy_model": "responses_api_models.vllm_model.app",

@@ -16,8 +16,6 @@ from benchmarks.peers.adapters.commands import Sampled, serve
 from renderers import Qwen3RendererConfig
 from verifiers.v1.interception import InterceptionServer
 
-__all__ = ["Verifiers"]
-
 
 class Verifiers:
     """The loop."""

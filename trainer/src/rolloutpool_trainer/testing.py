@@ -25,8 +25,6 @@ from typing import Any
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-__all__ = ["ScriptedPolicy", "calculator_prompts"]
-
 _TOOLS: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "subtract",

@@ -21,8 +21,6 @@ from pathlib import Path
 import rolloutpool_common
 from rolloutpool_common.process.logs import log_event
 
-__all__ = ["PluginError"]
-
 _log = logging.getLogger(__name__)
 
 LONGEST_MESSAGE = 500

@@ -4,8 +4,6 @@ from typing import Any
 
 from rolloutpool_common.protocol.errors import ErrorBody, V1ErrorBody
 
-__all__ = ["V1_UNAVAILABLE", "errors"]
-
 _TEXTS = {
     400: "Malformed: bad JSON, or a bad cursor",
     401: "No key, or one that this pool does not know",

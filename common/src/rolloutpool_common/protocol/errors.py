@@ -8,8 +8,6 @@ from pydantic import BaseModel, Field
 
 from rolloutpool_common.protocol.answer import Answer
 
-__all__ = ["ErrorBody", "ErrorDetail", "Fault", "V1ErrorBody"]
-
 
 class Fault(BaseModel):
     """One reason why a request was rejected."""

@@ -34,23 +34,6 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.security.certificates import find_distrust
 from rolloutpool_common.store.redis_compat import HANDLER_CLOSED
 
-__all__ = [
-    "BatchDeleted",
-    "BatchStillRunning",
-    "ClaimLost",
-    "IdempotencyKeyReused",
-    "NoRoom",
-    "OverQuota",
-    "RefusalCause",
-    "StoreError",
-    "StoreFull",
-    "StoreUnavailable",
-    "StoreUntrusted",
-    "TooManyOpen",
-    "store_error",
-    "store_errors",
-]
-
 
 class StoreError(RolloutPoolError):
     """The store refused."""

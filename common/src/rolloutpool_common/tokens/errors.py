@@ -12,16 +12,6 @@ RolloutPoolError
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = [
-    "BadLogprob",
-    "BadTokenId",
-    "LedgerCorrupt",
-    "LedgerError",
-    "LedgerMismatch",
-    "LedgerOrder",
-    "TokenCountMismatch",
-]
-
 
 class LedgerError(RolloutPoolError):
     """The token ledger refused a change that would break its invariants."""

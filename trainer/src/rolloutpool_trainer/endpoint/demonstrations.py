@@ -35,8 +35,6 @@ from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.errors import DemonstrationRefused
 
-__all__ = ["Demonstrations"]
-
 VERSION = "demonstration"
 """The policy version of what nobody sampled."""
 _LINES = ("main", "continuation", "child", "side")

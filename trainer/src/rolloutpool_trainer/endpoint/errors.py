@@ -8,8 +8,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["EndpointError"]
-
 
 class EndpointError(Exception):
     """The request gets an error status instead of a turn."""

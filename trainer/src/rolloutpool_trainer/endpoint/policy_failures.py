@@ -13,8 +13,6 @@ from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.policy import GenerateParams
 from rolloutpool_trainer.errors import TurnRefused
 
-__all__ = ["PolicyFailures", "policy_failed"]
-
 logger = logging.getLogger(__name__)
 
 LONGEST_READ = 2000

@@ -28,8 +28,6 @@ from rolloutpool_trainer.endpoint.batching import batched
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.errors import MissingExtra, TurnRefused
 
-__all__ = ["TransformersSampler"]
-
 _KNOWN = {"seed", "top_k"}
 """Parameters beyond those of the protocol."""
 _IDS_PER_CHARACTER = 4
