@@ -212,8 +212,7 @@ class SessionMachine(RuleBasedStateMachine):
         n = which % len(self.calls) + 1
         holder = self.calls[n - 1].holder
         if holder and holder != "cut" and not self.is_cut(holder):
-            door, _, connection = holder.split()
-            self.heard[door].append(HeardCall(n, int(connection)))
+            self.heard[holder.split()[0]].append(HeardCall(n, holder))
 
     @rule(which=WHICH, taken=st.booleans(), other=RARELY)
     def hear(self, which: int, taken: bool, other: bool) -> None:

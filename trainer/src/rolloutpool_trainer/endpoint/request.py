@@ -28,7 +28,9 @@ class TurnRequest:
     mask: object
     """`response_mask` as parsed from JSON, not validated."""
     extra: dict[str, Any]
-    """Keys of the body beyond the protocol's, and `tools`."""
+    """Keys of the body beyond the protocol's: sampling parameters of the sender's."""
+    tools: list[dict[str, Any]] | None
+    """Definitions that the prompt shows in the place of the endpoint's; None where the caller sends none."""
     uid: str | None
     """The pool's id of the rollout; None without Idempotency-Key."""
     turn: int | None
@@ -53,12 +55,6 @@ class TurnRequest:
     """The rollout's tokens so far, of which nothing is proved yet; None unless the sender was told that its session is
     unknown."""
 
-    @property
-    def tools(self) -> list[dict[str, Any]] | None:
-        """Definitions that the prompt shows in the place of the endpoint's; None where the caller sends none."""
-        tools = self.extra.get("tools")
-        return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
-
     def generate_params(
         self, rollout_id: str, turn: int, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> GenerateParams:
@@ -81,7 +77,7 @@ class TurnRequest:
             max_tokens=body.max_tokens,
             stop=body.stop,
             logprobs=body.logprobs,
-            extra={key: value for key, value in self.extra.items() if key != "tools"},
+            extra=self.extra,
         )
 
 
@@ -106,6 +102,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
     # Taken out before the model sees it, because `mask_check` looks at each value itself and says which one is wrong.
     mask = document.pop("response_mask", None)
     past = document.pop(RESTORE_SESSION, None)
+    tools = document.pop("tools", None)
     try:
         completions = CompletionsRequest.model_validate(document)
         tokens = None if past is None else PastTokens.model_validate(past)
@@ -127,6 +124,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         body=completions,
         mask=mask,
         extra={key: value for key, value in document.items() if key not in CompletionsRequest.model_fields},
+        tools=tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None,
         uid=None if turn_headers.key is None else turn_headers.key.uid,
         turn=None if turn_headers.key is None else turn_headers.key.turn,
         attempt=turn_headers.attempt,

@@ -81,10 +81,7 @@ class DoorCalls:
 
     def holder(self) -> str:
         """Names the next connection."""
-        return self._holder(next(self._connections))
-
-    def _holder(self, connection: int) -> str:
-        return f"{self._address} {self._start} {connection}"
+        return f"{self._address} {self._start} {next(self._connections)}"
 
     async def session(self, uid: str, end: float) -> OpenSession | None:
         """Returns a session, also one that has ended; None where there is none. Waits for Redis until `end`."""
@@ -176,8 +173,7 @@ class DoorCalls:
 
     def heard(self, uid: str, n: int, holder: str) -> None:
         """Notes that the program has the last byte: with the session's next call, or a second later."""
-        connection = int(holder.rsplit(" ", 1)[1])
-        self._heard.setdefault(uid, []).append((time.monotonic(), HeardCall(n, connection)))
+        self._heard.setdefault(uid, []).append((time.monotonic(), HeardCall(n, holder)))
 
     async def cut(self, uid: str, n: int, holder: str) -> None:
         """Notes that the connection ended before."""
@@ -193,7 +189,7 @@ class DoorCalls:
             del self._heard[uid]
         await asyncio.gather(
             *[
-                self.sessions.hear(uid, call.n, self._holder(call.connection), taken=True)
+                self.sessions.hear(uid, call.n, call.holder, taken=True)
                 for uid, calls in late.items()
                 for _, call in calls
             ]

@@ -48,8 +48,8 @@ class HeardCall(NamedTuple):
     """A call whose last byte its program has."""
 
     n: int
-    connection: int
-    """The number of the door's connection that gave it."""
+    holder: str
+    """The connection that gave it (`Sessions.take`)."""
 
 
 def stored_call(

@@ -176,7 +176,7 @@ class Sessions:
                 "take_call",
                 *(*split, place, _digest(orjson.dumps(asked)), request_id, int(repeats), holder),
                 *(choice.max_calls, choice.max_calls_at_once, int(choice.max_mb * 1_000_000)),
-                *(" ".join(f"{n} {connection}" for n, connection in heard), record, len(stored), *said),
+                *(" ".join(f"{n} {by}" for n, by in heard), record, len(stored), *said),
             )
         )
         outcome: Outcome = answer["outcome"].decode()

@@ -1,9 +1,9 @@
 -- Take a model call of a session's program, or find the call that it repeats; then have a worker look.
 -- ARGV: batch, index, place, digest of the call, its request's id ('' without one), 1 if its client says that it repeats
 -- it (else 0), holder ("{address} {start}" of the door, and a number of the connection), calls at the most, calls at once at
--- the most, bytes at the most, earlier calls whose last byte the program has (for each its number, and that of this door's
--- connection), the call (JSON), how many of the session's messages and lists of tools the door takes to be stored, then digest
--- and JSON of each of the call's that is not among these.
+-- the most, bytes at the most, earlier calls whose last byte the program has (number and holder of each), the call (JSON), how
+-- many of the session's messages and lists of tools the door takes to be stored, then digest and JSON of each of the call's
+-- that is not among these.
 -- Answer: outcome; with `taken` also n, reply (with its place among the replies in front; '' if there is none yet), and woken
 -- (1: an outbox has the session's ticket now).
 --   taken      it is call n, a new one or a repetition
@@ -26,7 +26,7 @@ local uid = batch .. '-' .. index
 local key = k_rollout(uid, 'session')
 if redis.call('HEXISTS', k_batch(batch, 'items'), index) == 0 then return { 'outcome', 'gone' } end
 if is_sampled(uid) then return { 'outcome', 'over' } end
-for n, connection in string.gmatch(heard, '(%d+) (%d+)') do taken_call(key, n, string.match(holder, '^%S+ %S+ ') .. connection) end
+for n, by in string.gmatch(heard, '(%d+) (%S+ %S+ %S+)') do taken_call(key, n, by) end
 local now_place, calls, open, bytes, over, asked, replied, reuse = unpack(redis.call(
   'HMGET', key, 'place', 'calls', 'open', 'bytes', 'over', 'asked:' .. digest, 'replied', 'reuse'
 ))
@@ -63,8 +63,11 @@ local function repeated()
   return cut or repeats and (held or late) or nil
 end
 
-local n, news = repeated(), nil
-if not n then
+local n, reply, news = repeated(), nil, nil
+if n then
+  reply = redis.call('HGET', k_rollout(uid, 'replies'), n)
+  redis.call('HSET', key, 'held:' .. n, holder, 'place:' .. n, place)
+else
   if over then return { 'outcome', 'over' } end
   if tonumber(calls or '0') >= most_calls then return { 'outcome', 'calls' } end
   if tonumber(open or '0') >= most_open then return { 'outcome', 'at_once' } end
@@ -93,11 +96,9 @@ if not n then
   if more < LONG then news = uid .. ' ' .. n .. '\n' .. call .. '\n' .. table.concat(texts, '\n') end
   redis.call(
     'HSET', key, 'calls', n, 'open', tonumber(open or '0') + 1, 'bytes', str(tonumber(bytes or '0') + more),
-    'asked:' .. digest, (asked and asked .. ' ' or '') .. n
+    'asked:' .. digest, (asked and asked .. ' ' or '') .. n, 'held:' .. n, holder, 'place:' .. n, place
   )
 end
-redis.call('HSET', key, 'held:' .. n, holder, 'place:' .. n, place)
 if request ~= '' then redis.call('HSETNX', key, 'id:' .. n, request) end
-local reply = redis.call('HGET', k_rollout(uid, 'replies'), n)
 local woken = reply and 0 or wake_session(batch, index, news)
 return { 'outcome', 'taken', 'n', tonumber(n), 'reply', reply or '', 'woken', woken }
