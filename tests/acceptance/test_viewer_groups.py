@@ -9,8 +9,8 @@ from tests.support.browsers import needs_browser, wait_until
 from tests.support.viewed_batches import BATCH, EVIL, answers, table
 from tests.support.viewed_pool import viewed
 
-from rolloutpool_api.annotations import group_statistics, scores
-from rolloutpool_common.protocol.annotations import GroupStatistics
+from rolloutpool_api.capabilities.grading.annotations import group_statistics, scores
+from rolloutpool_common.capabilities.grading.annotating import GroupStatistics
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store.rows import StoredTable
 

@@ -135,15 +135,16 @@ class SessionMachine(RuleBasedStateMachine):
         repeats=st.booleans(),
         door=st.sampled_from(DOORS),
         older=RARELY,
+        hears=st.booleans(),
     )
-    def take(self, text: str, request: str, repeats: bool, door: str, older: bool) -> None:
-        """A program calls, perhaps one of an older place."""
+    def take(self, text: str, request: str, repeats: bool, door: str, older: bool, hears: bool) -> None:
+        """A program calls, perhaps one of an older place. That it hears the reply, its door notes with its next one."""
         place, holder = self.place - 1 if older else self.place, self.holder(door)
         call = ModelCall([{"role": "user", "content": text}], [])
         heard, self.heard[door] = self.heard[door], []
         for one in heard:
             known = self.calls[one.n - 1]
-            if known.holder == f"{door} {self.starts[door]} {one.connection}":
+            if known.holder == one.holder:
                 known.holder = None
         taken = self.do(
             self.sessions.take(
@@ -169,6 +170,8 @@ class SessionMachine(RuleBasedStateMachine):
         # A request that repeats another one without an id, and has one, gives it to the call; a new place begins anew.
         model.request = request if model.place < place else model.request or request
         model.holder, model.place = holder, place
+        if hears:
+            self.heard[door].append(HeardCall(n, holder))
         assert (taken.outcome, taken.n) == ("taken", n)
         assert (taken.reply or {}).get("text") == model.reply
 
@@ -203,16 +206,6 @@ class SessionMachine(RuleBasedStateMachine):
             self.records.append(record)
             model = self.calls[n - 1]
             model.reply = model.reply or f"{n} with its turn"
-
-    @rule(which=WHICH)
-    def hear_later(self, which: int) -> None:
-        """A program has its reply, which its door notes with the next call."""
-        if not self.calls:
-            return
-        n = which % len(self.calls) + 1
-        holder = self.calls[n - 1].holder
-        if holder and holder != "cut" and not self.is_cut(holder):
-            self.heard[holder.split()[0]].append(HeardCall(n, holder))
 
     @rule(which=WHICH, taken=st.booleans(), other=RARELY)
     def hear(self, which: int, taken: bool, other: bool) -> None:
@@ -305,7 +298,7 @@ def test_a_session_does_what_its_model_does(redis_url: str) -> None:
     run_machine(
         SessionMachine,
         settings=settings(
-            max_examples=examples(25, 60),
+            max_examples=examples(60, 200),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -15,6 +15,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -24,7 +25,7 @@ from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
 from rolloutpool_api.audit import Audit
 from rolloutpool_api.body import BodyLimit
-from rolloutpool_api.composition import routers
+from rolloutpool_api.composition import BODIES, routers
 from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, answer_store_error, has_v1_shape
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.hot_routes import HotRoutes
@@ -32,7 +33,6 @@ from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.overview import Overview
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
-    annotations,
     attachments,
     batch_list,
     batches,
@@ -54,7 +54,6 @@ from rolloutpool_api.routes import (
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
-from rolloutpool_common.protocol.annotations import AnnotationRequest
 from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import StoreError
 
@@ -76,9 +75,9 @@ class _DescribedApp(FastAPI):
         """Returns the description; it is made once."""
         if self.openapi_schema is None:
             schemas = super().openapi()["components"]["schemas"]
+            bodies: tuple[type[BaseModel], ...] = (BatchRequest, *BODIES)
             _, models = models_json_schema(
-                [(BatchRequest, "validation"), (AnnotationRequest, "validation")],
-                ref_template="#/components/schemas/{model}",
+                [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
             )
             for name, schema in models["$defs"].items():
                 schemas.setdefault(name, schema)
@@ -151,12 +150,10 @@ def _routes() -> tuple[BaseRoute, ...]:
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
-    for module in (
-        *(batches, batch_list, rows, annotations, attachments, history, runs),
-        *(operations, overview, forks, rollouts, osmosis, tokenizers, tools, metrics),
-    ):
-        root.include_router(module.router, dependencies=described)
-    for router in routers():
+    modules = (batches, batch_list, rows, attachments, history, runs, operations, overview, forks)
+    # An id of a rollout may have slashes, so `rollouts` takes what is below it and was not found before.
+    last = (rollouts, osmosis, tokenizers, tools, metrics)
+    for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):
         root.include_router(router, dependencies=described)
     root.include_router(health.router)
     root.include_router(docs.router)

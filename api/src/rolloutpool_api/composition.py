@@ -4,26 +4,37 @@ Routes stand above what checks a batch, and checks below, so those of one capabi
 application asks for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 
 from rolloutpool_api.capabilities.grading.checks import GraderCheck
 from rolloutpool_api.capabilities.harness.checks import HarnessCheck
 from rolloutpool_api.checks import Check
+from rolloutpool_api.rows import Figures
+from rolloutpool_common.capabilities.grading.annotating import AnnotationRequest
+from rolloutpool_common.capabilities.grading.annotations import scalars
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
 from rolloutpool_common.process.metrics import Histogram
+from rolloutpool_common.store import Store
 
 HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
 CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
 """What makes the checks of a batch's document, for each document anew."""
 
+BODIES: tuple[type[BaseModel], ...] = (AnnotationRequest,)
+"""The models of bodies that routes read by themselves, for the API's description."""
+COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotations": scalars}
+"""Reads further columns of a batch's table, by the word that stands before their names and a dot."""
+
 
 def routers() -> tuple[APIRouter, ...]:
     """Returns the routes, for the application."""
+    from rolloutpool_api.capabilities.grading import annotation_routes as annotations
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (harness.router, grading.router, webhooks.router)
+    return (annotations.router, harness.router, grading.router, webhooks.router)

@@ -15,7 +15,7 @@ A cursor names the last row of the page before by its place in the order, so it 
 import base64
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -24,12 +24,11 @@ import orjson
 
 from rolloutpool_api.errors import BadCursor
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS
-from rolloutpool_common.store.annotations import Scalars
 from rolloutpool_common.store.rows import StoredTable
 
-ANNOTATION = "annotations."
-"""In front of an annotation's name, where it is a field of rows."""
 Column = Sequence[Any]
+Figures = Mapping[str, Mapping[int, float]]
+"""Further columns: by name, then by the rollout's index."""
 _CONDITION = re.compile(r"([a-z_]+(?:\.[A-Za-z0-9_.-]+)?)(>=|<=|!=|=|>|<|~)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
@@ -88,12 +87,13 @@ class Choice:
     next_cursor: str | None
 
 
-def is_field(name: str) -> bool:
-    """Tells whether a row has such a field. Any annotation may come yet, so every name of one is a field."""
-    return name in ROW_FIELDS or name.startswith(ANNOTATION)
+def is_field(name: str, further: Iterable[str]) -> bool:
+    """Tells whether a row has such a field. Further ones may come yet, so any name is one."""
+    word, dot, _ = name.partition(".")
+    return name in ROW_FIELDS or (bool(dot) and word in further)
 
 
-def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequence[str]) -> dict[str, Column]:
+def columns_of(table: StoredTable, batch_id: str, figures: Figures, fields: Sequence[str]) -> dict[str, Column]:
     """Makes columns of stored rows."""
     places = {name: place for place, name in enumerate(ENDED_FIELDS)}
     made: dict[str, Column] = {}
@@ -102,8 +102,8 @@ def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequ
             made[name] = table.indexes
         elif name == "uid":
             made[name] = [f"{batch_id}-{index}" for index in table.indexes]
-        elif name.startswith(ANNOTATION):
-            values = scalars.get(name.removeprefix(ANNOTATION), {})
+        elif "." in name:
+            values = figures.get(name, {})
             made[name] = [values.get(index) for index in table.indexes]
         elif name == "group":
             made[name] = table.groups
@@ -117,7 +117,7 @@ def columns_of(table: StoredTable, batch_id: str, scalars: Scalars, fields: Sequ
 def summaries(
     batch_id: str, indexes: Sequence[int], rows: Sequence[Sequence[Any]], groups: Sequence[str | None]
 ) -> list[dict[str, Any]]:
-    """Makes of stored rows what `view=summary` shows: all fields of each, without annotations."""
+    """Makes of stored rows what `view=summary` shows: all fields of each, without further columns."""
     return [
         {
             "index": index,

@@ -8,7 +8,7 @@ from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.protocol.token_pieces import TokenPieces
-from rolloutpool_trainer.client import views
+from rolloutpool_trainer.capabilities.grading import calls
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.client.sync import RolloutClient
@@ -123,7 +123,7 @@ async def test_a_rollout_has_a_history(client: AsyncRolloutClient, worker: Scrip
 async def test_annotations_in_as_many_requests_as_they_need(
     client: AsyncRolloutClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "MAX_BODY", 100)
+    monkeypatch.setattr(calls, "MAX_BODY", 100)
     batch = await submit(client, count=8)
     assert batch.accepted is not None
     uids = batch.accepted.rollouts

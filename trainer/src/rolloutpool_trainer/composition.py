@@ -7,7 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rolloutpool_trainer.capabilities.grading.aio_batch import AsyncGradedBatch
+from rolloutpool_trainer.capabilities.grading.aio_client import AsyncGradedClient
+from rolloutpool_trainer.capabilities.grading.aio_group import AsyncGradedGroup
 from rolloutpool_trainer.capabilities.grading.sync_batch import SyncGradedBatch
+from rolloutpool_trainer.capabilities.grading.sync_client import SyncGradedClient
+from rolloutpool_trainer.capabilities.grading.sync_group import SyncGradedGroup
 from rolloutpool_trainer.capabilities.harness.aio_batch import AsyncHarnessBatch
 from rolloutpool_trainer.capabilities.harness.sync_batch import SyncHarnessBatch
 from rolloutpool_trainer.capabilities.webhooks import shown as webhooks
@@ -29,11 +33,32 @@ class SyncBatchParts(SyncHarnessBatch, SyncGradedBatch, SyncPushedBatch):
     """Methods of a batch that block."""
 
 
+class AsyncGroupParts(AsyncGradedGroup):
+    """Methods of a group, for asyncio."""
+
+    __slots__ = ()
+
+
+class SyncGroupParts(SyncGradedGroup):
+    """Methods of a group that block."""
+
+    __slots__ = ()
+
+
+class AsyncClientParts(AsyncGradedClient):
+    """Methods of a client, for asyncio."""
+
+
+class SyncClientParts(SyncGradedClient):
+    """Methods of a client that block."""
+
+
 class SubmitOptions(PushedSubmit):
     """Keyword arguments of `submit`."""
 
 
 COMMANDS = (
+    "rolloutpool_trainer.capabilities.grading.commands:groups",
     "rolloutpool_trainer.capabilities.grading.commands:regrade",
     "rolloutpool_trainer.capabilities.harness.commands:agent",
     "rolloutpool_trainer.capabilities.harness.commands:door",
@@ -42,6 +67,7 @@ COMMANDS = (
 """Commands of `rolloutpool`, by their places."""
 DOCUMENTS = {
     "agent": "rolloutpool_common.protocol.result:RolloutResult",
+    "groups": "rolloutpool_trainer.capabilities.grading.documents:GroupsDocument",
     "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
 }
 """What they print with `--json`: by command, the place of its model."""

@@ -8,15 +8,15 @@ import orjson
 from fastapi import APIRouter, Query, Response
 
 from rolloutpool_api.access import Reader
+from rolloutpool_api.composition import COLUMNS
 from rolloutpool_api.errors import Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
-from rolloutpool_api.rows import ANNOTATION, Column, Condition, choose, columns_of, first_index, index_cursor, is_field
+from rolloutpool_api.rows import Column, Condition, Figures, choose, columns_of, first_index, index_cursor, is_field
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage
-from rolloutpool_common.store.annotations import Scalars
 from rolloutpool_common.store.rows import StoredTable
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
@@ -48,8 +48,12 @@ async def batch_rows(
     limit: Annotated[int, Query(ge=1, le=MAX_ROLLOUTS)] = 1000,
 ) -> Response:
     """No tokens and no texts: those are in the results. A rollout that has not ended has only some of the fields."""
-    scalars = await services.store.annotations.scalars(batch_id)
-    wanted, conditions = _parse(fields, where or [], sort, scalars)
+    figures = {
+        f"{word}.{name}": values
+        for word, read in COLUMNS.items()
+        for name, values in (await read(services.store, batch_id)).items()
+    }
+    wanted, conditions = _parse(fields, where or [], sort, figures)
     # Only the rows of the page are read where that is known before: not if all must be filtered or sorted.
     plain = sort == "index" and not conditions
     start = first_index(cursor) if plain else 0
@@ -59,20 +63,20 @@ async def batch_rows(
 
     def page() -> bytes:
         if plain:
-            return _plain_page(batch_id, table, scalars, wanted)
-        return _page(batch_id, table, scalars, wanted, conditions, sort, cursor, limit)
+            return _plain_page(batch_id, table, figures, wanted)
+        return _page(batch_id, table, figures, wanted, conditions, sort, cursor, limit)
 
     body = await asyncio.to_thread(page) if len(table.indexes) > IN_THREAD else page()
     return Response(body, media_type="application/json")
 
 
-def _parse(fields: str | None, where: Sequence[str], sort: str, scalars: Scalars) -> tuple[list[str], list[Condition]]:
+def _parse(fields: str | None, where: Sequence[str], sort: str, figures: Figures) -> tuple[list[str], list[Condition]]:
     faults = FaultList()
-    every = [*ROW_FIELDS, *(f"{ANNOTATION}{name}" for name in scalars)]
+    every = [*ROW_FIELDS, *figures]
     wanted = every if fields is None else list(dict.fromkeys(name for name in fields.split(",") if name))
     known = f"there are {', '.join(every)[:3000]}"
     for name in wanted:
-        if not is_field(name):
+        if not is_field(name, COLUMNS):
             faults.add(path("query", "fields"), f"{name[:100]!r} is no field; {known}")
     conditions = []
     for index, text in enumerate(where):
@@ -81,26 +85,26 @@ def _parse(fields: str | None, where: Sequence[str], sort: str, scalars: Scalars
         except ValueError as error:
             faults.add(path("query", "where", index), str(error))
             continue
-        if not is_field(condition.field):
+        if not is_field(condition.field, COLUMNS):
             faults.add(path("query", "where", index), f"{condition.field[:100]!r} is no field; {known}")
         conditions.append(condition)
-    if not is_field(sort.removeprefix("-")):
+    if not is_field(sort.removeprefix("-"), COLUMNS):
         faults.add(path("query", "sort"), f"{sort[:100]!r} is no field; {known}")
     if faults.total:
         raise Rejected(faults.listed, faults.total)
     return wanted, conditions
 
 
-def _plain_page(batch_id: str, table: StoredTable, scalars: Scalars, wanted: Sequence[str]) -> bytes:
+def _plain_page(batch_id: str, table: StoredTable, figures: Figures, wanted: Sequence[str]) -> bytes:
     more = table.indexes and table.indexes[-1] + 1 < table.total
-    columns = columns_of(table, batch_id, scalars, wanted)
+    columns = columns_of(table, batch_id, figures, wanted)
     return _write(batch_id, table, columns, table.total, index_cursor(table.indexes[-1]) if more else None)
 
 
 def _page(
     batch_id: str,
     table: StoredTable,
-    scalars: Scalars,
+    figures: Figures,
     wanted: Sequence[str],
     conditions: Sequence[Condition],
     sort: str,
@@ -108,7 +112,7 @@ def _page(
     limit: int,
 ) -> bytes:
     needed = dict.fromkeys(["index", sort.removeprefix("-"), *(c.field for c in conditions), *wanted])
-    columns = columns_of(table, batch_id, scalars, list(needed))
+    columns = columns_of(table, batch_id, figures, list(needed))
     choice = choose(columns, conditions, sort, cursor, limit)
     chosen = {name: [columns[name][place] for place in choice.places] for name in wanted}
     return _write(batch_id, table, chosen, choice.matched, choice.next_cursor)

@@ -19,12 +19,10 @@ from rolloutpool_common.store.pieces import Pieces
 
 CHUNK = 500
 """Rollouts per round trip."""
-ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "streams", "ungraded", "attachments")
+ROLLOUT_PARTS = ("", "journal", "result", "evidence", "history", "ungraded", "attachments")
 CAPABILITY_PARTS = tuple(part for capability in CAPABILITIES for part in capability.rollout_parts)
 BATCH_PARTS = (
     "",
-    "scalars",
-    "annotated",
     "items",
     "groups",
     "group_counts",

@@ -14,8 +14,6 @@ rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{g
                                    group policy, or for a capability that needs it
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
-rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations.py`)
-rp:batch:{b}:annotated     set     the requests that brought annotations
 rp:batch:{b}:trunk         hash    0 -> the result of the rollout that its rollouts are forks of (JSON, compressed)
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:needs         hash    index -> what it needs, spelled; only rollouts that need something else than most
@@ -39,7 +37,6 @@ rp:rollout:{uid}:journal   list    what it has done so far, while it runs or wai
 rp:rollout:{uid}:ungraded  string  its result while it is in a stage of a capability (`capability.py`)
 rp:rollout:{uid}:attachments  string  what an engine said of its ids besides log-probabilities (`attachments.py`)
 rp:rollout:{uid}:history   list    attempts after which it was queued again, the last 50 (`protocol/history.py`)
-rp:rollout:{uid}:streams   list    records of annotations, one number for a token; deleted with its batch
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name

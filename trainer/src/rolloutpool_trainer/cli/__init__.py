@@ -48,7 +48,6 @@ for command in (
     batches.purge,
     owners.purge_owner,
     overview.batches,
-    overview.groups,
     rollouts.show,
     replay.replay,
     replay.fork,

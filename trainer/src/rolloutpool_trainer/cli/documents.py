@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchPurged, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
-from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.rollouts import RolloutView
@@ -46,18 +44,6 @@ class BatchesDocument(BaseModel):
     """`batches`: the newest first."""
 
     batches: list[BatchSummary]
-
-
-class GroupsDocument(BaseModel):
-    """`groups`: of one batch, in order of name."""
-
-    batch_id: str
-    of: str
-    """The annotation whose spread the statistics have."""
-    statistics: list[GroupStatistics]
-    """Of all groups."""
-    verdicts: list[Group]
-    """Of the groups of a batch with a group policy; else empty."""
 
 
 class CancelDocument(BaseModel):
@@ -234,7 +220,6 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "watch": BatchStatus,
     "results": FinishedRollout,
     "batches": BatchesDocument,
-    "groups": GroupsDocument,
     "purge": BatchPurged,
     "purge-owner": PurgeOwnerDocument,
     "show": RolloutView,

@@ -1,4 +1,4 @@
-"""Says what is in a pool: `batches`, `groups`, and `open`, which shows all of it in a browser."""
+"""Says what is in a pool: `batches`, and `open`, which shows all of it in a browser."""
 
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -8,7 +8,6 @@ import typer
 from rolloutpool_trainer.cli import completion, options
 
 if TYPE_CHECKING:
-    from rolloutpool_common.protocol.annotations import GroupStatistics
     from rolloutpool_common.protocol.batch_list import BatchSummary
 
 
@@ -60,47 +59,6 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def groups(
-    batch_id: options.BatchId,
-    of: Annotated[str, typer.Option(help="`reward`, or the annotation whose spread is shown.")] = "reward",
-    url: options.Url = options.DEFAULT_URL,
-    api_key: options.ApiKey = None,
-    as_json: options.Json = False,
-) -> None:
-    """List the groups of a batch: size, length, spread of rewards, and the verdicts of its group policy."""
-    from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.documents import GroupsDocument
-
-    with console.client(url, api_key) as client:
-        batch = client.batch(batch_id)
-        statistics, verdicts = batch.group_statistics(of), batch.groups()
-    if as_json:
-        console.document(GroupsDocument(batch_id=batch_id, of=of, statistics=statistics, verdicts=verdicts))
-        return
-    if not statistics:
-        console.line("none")
-        return
-    known = {group.group: group.verdict for group in verdicts}
-    columns = ("group", "size", "ended", "completed", "tokens", of, "deviation", "min", "max", "spread", "verdict")
-    console.table(columns, [(*_group_row(group), known.get(group.group, "-")) for group in statistics], lines=False)
-
-
-def _group_row(group: "GroupStatistics") -> tuple[object, ...]:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:,.3g}"
-
-    spread = "ZERO" if group.zero_spread else "-" if group.annotated < 2 else "yes"
-    return (
-        group.group,
-        group.size,
-        group.ended,
-        group.completed,
-        number(group.sampled_tokens),
-        *map(number, (group.mean, group.deviation, group.min, group.max)),
-        spread,
-    )
 
 
 def open_viewer(

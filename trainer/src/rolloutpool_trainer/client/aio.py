@@ -15,7 +15,6 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from rolloutpool_common.protocol.annotations import RolloutAnnotations
 from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import (
     BatchState,
@@ -42,10 +41,10 @@ from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.client.retry import RetryPolicy
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.transport import DEFAULT_TIMEOUT, connection_settings, key_from_environment, timeouts
-from rolloutpool_trainer.composition import SubmitOptions
+from rolloutpool_trainer.composition import AsyncClientParts, SubmitOptions
 
 
-class AsyncRolloutClient:
+class AsyncRolloutClient(AsyncClientParts):
     """A connection to a pool. Close it, or use it as a context manager."""
 
     def __init__(self, base_url: str, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -194,10 +193,6 @@ class AsyncRolloutClient:
     async def history(self, uid: str) -> RolloutHistory:
         """Asks which workers had a rollout, and why it was queued again. Takes the uid only."""
         return await self.ask(views.history(uid))
-
-    async def annotations(self, uid: str) -> RolloutAnnotations:
-        """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
-        return await self.ask(views.annotations(uid))
 
     async def attachments(self, uid: str) -> RolloutAttachments:
         """Asks for what an engine has said of a rollout's ids besides log-probabilities. Takes the uid only.

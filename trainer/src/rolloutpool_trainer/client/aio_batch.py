@@ -1,16 +1,14 @@
 """A batch for asyncio. `sync_batch.py` is generated from this file (`make generate`), so edit only this one."""
 
 import asyncio
-import secrets
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
@@ -224,29 +222,6 @@ class AsyncBatch(AsyncBatchParts):
                 columns.setdefault(name, []).extend(column)
             if (cursor := page.next_cursor) is None:
                 return columns
-
-    async def annotate(
-        self,
-        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
-        *,
-        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
-    ) -> None:
-        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
-
-        Args:
-            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
-            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
-
-        Raises:
-            BatchRejected: Something is wrong; `faults` lists all of it.
-            RequestRefused: They would take more memory than a batch's annotations may.
-        """
-        for items in views.annotation_items(scalars or {}, streams or {}):
-            await self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
-
-    async def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
-        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
-        return (await self._client.ask(views.group_statistics(self.batch_id, of))).groups
 
     async def groups(self) -> list[Group]:
         """Asks for the groups and their verdicts, in order of name; empty without a group policy."""

@@ -1,15 +1,13 @@
 """A batch that blocks. Generated from `aio_batch.py` by `make generate`; edit that file, not this one."""
 
-import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.annotations import GroupStatistics
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
@@ -223,29 +221,6 @@ class Batch(SyncBatchParts):
                 columns.setdefault(name, []).extend(column)
             if (cursor := page.next_cursor) is None:
                 return columns
-
-    def annotate(
-        self,
-        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
-        *,
-        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
-    ) -> None:
-        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
-
-        Args:
-            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
-            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
-
-        Raises:
-            BatchRejected: Something is wrong; `faults` lists all of it.
-            RequestRefused: They would take more memory than a batch's annotations may.
-        """
-        for items in views.annotation_items(scalars or {}, streams or {}):
-            self._client.ask(views.annotate(self.batch_id, items, secrets.token_hex(8)))
-
-    def group_statistics(self, of: str = "reward") -> list[GroupStatistics]:
-        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
-        return (self._client.ask(views.group_statistics(self.batch_id, of))).groups
 
     def groups(self) -> list[Group]:
         """Asks for the groups and their verdicts, in order of name; empty without a group policy."""

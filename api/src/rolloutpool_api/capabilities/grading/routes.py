@@ -8,16 +8,16 @@ import structlog
 from fastapi import APIRouter, Header, Path
 
 from rolloutpool_api.access import Reader, Submitter
-from rolloutpool_api.annotations import indexes_of
+from rolloutpool_api.capabilities.grading.annotations import indexes_of
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
+from rolloutpool_common.capabilities.grading.annotating import AnnotationItem, AnnotationRequest
 from rolloutpool_common.capabilities.grading.regrades import REGRADE_TASK, RegradeJob, Regrades
 from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeRequest, RegradeState
-from rolloutpool_common.protocol.annotations import AnnotationItem, AnnotationRequest
 
 router = APIRouter(tags=["batches"])
 

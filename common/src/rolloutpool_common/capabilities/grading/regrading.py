@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rolloutpool_common.capabilities.grading.annotating import AnnotationName
 from rolloutpool_common.capabilities.grading.wire import GraderChoice
-from rolloutpool_common.protocol.annotations import AnnotationName
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 

@@ -2,6 +2,9 @@
 
 rp:grading                 zset    uid -> ms of its grader's deadline, of rollouts that are graded or wait for that
 rp:rollout:{uid}:grades    string  of the rollout that leads its group: the group's grades, until all are delivered
+rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations`)
+rp:batch:{b}:annotated     set     the requests that brought annotations
+rp:rollout:{uid}:streams   list    records of annotations, one number for a token
 rp:regrade:{id}            hash    a regrade: job (JSON), done, counters, who does it (`regrades`); expires by itself
 
 Fields of a batch's hash: `graded` (some rollout names a grader), `grading` (how many are in the stage). Of its
@@ -28,7 +31,8 @@ class Grading(StoredCapability):
 
     name = "grading"
     mark = "graded"
-    rollout_parts = ("grades",)
+    batch_parts = ("scalars", "annotated")
+    rollout_parts = ("grades", "streams")
     sizes_groups = True
     gauges = (Gauge("rollouts_grading", "Rollouts that wait for their grade, and are sampled.", GRADING),)
     plugins = PluginKind(kind="grader", words="grader", option="grader", announced="graders")

@@ -10,6 +10,7 @@ from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker, inside_worker
 
+from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GraderFault
 from rolloutpool_common.capabilities.grading.kept import without_grade
 from rolloutpool_common.capabilities.grading.regrades import REGRADE_TASK, RegradeJob, Regrades
@@ -66,7 +67,7 @@ async def test_grades_become_annotations_and_no_result_changes(inside: InsideWor
     assert (found.state, found.total, found.graded, found.left_out) == (RegradeState.COMPLETE, len(uids), len(uids), 0)
     assert found.failures == {}
     batch_id = uids[0].rpartition("-")[0]
-    assert await store.annotations.scalars(batch_id) == {
+    assert await Annotations(store).scalars(batch_id) == {
         "again": dict.fromkeys(range(len(uids)), 0.25),
         "again.style": dict.fromkeys(range(len(uids)), 0.75),
         "again.length": dict.fromkeys(range(len(uids)), -0.5),
@@ -82,7 +83,7 @@ async def test_grades_become_annotations_and_no_result_changes(inside: InsideWor
 async def test_rewards_per_token_become_streams(inside: InsideWorker, store: Store) -> None:
     uids = await ended(store, 1)
     await done(store, inside, job(uids, "returns", "rewards per token"))
-    assert await store.annotations.streams(uids[0].rpartition("-")[0], 0) == {"again": [[0.0, 1.0]]}
+    assert await Annotations(store).streams(uids[0].rpartition("-")[0], 0) == {"again": [[0.0, 1.0]]}
 
 
 async def test_only_complete_conversations_are_graded_those_without_a_grade_too(
@@ -98,14 +99,14 @@ async def test_only_complete_conversations_are_graded_those_without_a_grade_too(
     await store.rollouts.finish(second, without_grade(result_of(second, grade=report), GraderFault().failure()))
     found = await done(store, inside, job(uids, "returns", "a number"))
     assert (found.graded, found.left_out) == (1, 2)
-    assert await store.annotations.scalars(batch.batch_id) == {"again": {1: 0.5}}
+    assert await Annotations(store).scalars(batch.batch_id) == {"again": {1: 0.5}}
 
 
 async def test_failures_are_counted_and_are_no_reward(inside: InsideWorker, store: Store) -> None:
     uids = await ended(store, 3)
     found = await done(store, inside, job(uids, "returns", "nan"))
     assert (found.graded, found.failures) == (0, {"grade_invalid": 3})
-    assert await store.annotations.scalars(uids[0].rpartition("-")[0]) == {}
+    assert await Annotations(store).scalars(uids[0].rpartition("-")[0]) == {}
 
 
 async def test_a_worker_without_the_grader_leaves_the_regrade_to_another(inside: InsideWorker, store: Store) -> None:
@@ -124,7 +125,7 @@ async def test_annotations_that_take_too_much_are_refused(inside: InsideWorker, 
 async def test_a_group_is_graded_together(inside: InsideWorker, store: Store, log: Path) -> None:
     uids = await ended(store, 5, groups=["b", "a", None, "b", "a"])
     await done(store, inside, job(uids, "ranks"))
-    assert await store.annotations.scalars(uids[0].rpartition("-")[0]) == {
+    assert await Annotations(store).scalars(uids[0].rpartition("-")[0]) == {
         "again": {1: 0.0, 4: 1.0, 0: 0.0, 3: 1.0, 2: 0.0},
         "again.members": {1: 2.0, 4: 2.0, 0: 2.0, 3: 2.0, 2: 1.0},
     }
@@ -161,7 +162,7 @@ async def test_another_worker_goes_on_where_one_has_ended(
     assert found is not None
     assert (found.state, found.graded) == (RegradeState.COMPLETE, 2 * AT_ONCE)
     assert len(asked(log)) == 3 * AT_ONCE
-    scalars = await store.annotations.scalars(uids[0].rpartition("-")[0])
+    scalars = await Annotations(store).scalars(uids[0].rpartition("-")[0])
     assert scalars == {"again": dict.fromkeys(range(len(uids)), 0.5)}
     assert OWNER
 

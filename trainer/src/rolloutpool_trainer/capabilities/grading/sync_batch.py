@@ -2,10 +2,11 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics
     from rolloutpool_common.capabilities.grading.regrading import Regrade
     from rolloutpool_trainer.client.sync_door import SyncDoor
 
@@ -58,3 +59,30 @@ class SyncGradedBatch:
             time.sleep(next(delays))
             found = self._client.ask(calls.regrade_state(self.batch_id, found.regrade_id))
         return found
+
+    def annotate(
+        self,
+        scalars: Mapping[str, Mapping[int | str, float]] | None = None,
+        *,
+        streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]] | None = None,
+    ) -> None:
+        """Adds rewards and other figures to rollouts, for people to look at. A later value wins.
+
+        Args:
+            scalars: By name, then by uid or index: `{"reward": {0: 1.0}}`.
+            streams: Likewise, a list for each sample, as long as its `response_ids`: `{"advantage": {0: [[…]]}}`.
+
+        Raises:
+            BatchRejected: Something is wrong; `faults` lists all of it.
+            RequestRefused: They would take more memory than a batch's annotations may.
+        """
+        from rolloutpool_trainer.capabilities.grading import calls
+
+        for items in calls.annotation_items(scalars or {}, streams or {}):
+            self._client.ask(calls.annotate(self.batch_id, items, secrets.token_hex(8)))
+
+    def group_statistics(self, of: str = "reward") -> "list[GroupStatistics]":
+        """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
+        from rolloutpool_trainer.capabilities.grading import calls
+
+        return (self._client.ask(calls.group_statistics(self.batch_id, of))).groups

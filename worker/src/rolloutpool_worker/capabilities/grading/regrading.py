@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES
+from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GraderFault
 from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades
 from rolloutpool_common.capabilities.grading.wire import Grade
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import Boundary, FinishReason, RolloutStatus
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_common.protocol.annotations import MAX_NAMES
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import StoreError
 from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader
@@ -174,7 +175,7 @@ class _Regrading:
         job, name = self._job, self._job.annotation
         scalars: dict[str, dict[int, float]] = {name: {}}
         streams: dict[int, dict[str, list[list[float | None]]]] = {}
-        known = len(await self._door.store.annotations.scalars(job.batch_id))
+        known = len(await Annotations(self._door.store).scalars(job.batch_id))
         for index, grade in graded.items():
             scalars[name][index] = grade.reward
             for part, value in grade.parts.items():
@@ -185,7 +186,7 @@ class _Regrading:
             if grade.token_rewards is not None:
                 streams[index] = {name: [list(row) for row in grade.token_rewards]}
         request_id = f"{job.regrade_id}/{begin}"
-        used = await self._door.store.annotations.append(
+        used = await Annotations(self._door.store).append(
             job.batch_id, request_id, scalars, streams, max_bytes=job.max_bytes
         )
         return used is not None

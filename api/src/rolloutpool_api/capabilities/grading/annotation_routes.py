@@ -10,19 +10,26 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import ValidationError
 
 from rolloutpool_api.access import Reader, Submitter
-from rolloutpool_api.annotations import CheckedAnnotations, check_annotations, group_statistics, indexes_of, scores
 from rolloutpool_api.body import parse, read_json_body, refuse_repeated_keys
+from rolloutpool_api.capabilities.grading.annotations import (
+    CheckedAnnotations,
+    check_annotations,
+    group_statistics,
+    indexes_of,
+    scores,
+)
 from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ApiServices, ServicesDep
-from rolloutpool_common.protocol.annotations import (
+from rolloutpool_common.capabilities.grading.annotating import (
     AnnotationRequest,
     AnnotationsAccepted,
     GroupStatisticsList,
     RolloutAnnotations,
 )
+from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.store import keys
 
 router = APIRouter()
@@ -69,7 +76,7 @@ async def annotate(
         raise MemoryShort
     limit = total * services.settings.annotation_kb * 1024
     request_id = secrets.token_hex(8) if idempotency_key is None else _digest(idempotency_key)
-    used = await services.store.annotations.append(
+    used = await Annotations(services.store).append(
         batch_id, request_id, checked.scalars, checked.streams, max_bytes=limit
     )
     if used is None:
@@ -107,7 +114,7 @@ async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest
         table = await services.store.rows.read(batch_id, min(with_streams, default=0), stop)
         if table is None:
             raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
-        known = list(await services.store.annotations.scalars(batch_id))
+        known = list(await Annotations(services.store).scalars(batch_id))
         checked = check_annotations(wanted, indexes, table, known, faults)
     if faults.total:
         raise Rejected(faults.listed, faults.total)
@@ -132,11 +139,11 @@ async def rollout_annotations(
     total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
     if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
-    scalars = await services.store.annotations.scalars(split[0])
+    scalars = await Annotations(services.store).scalars(split[0])
     return RolloutAnnotations(
         uid=uid,
         scalars={name: values[split[1]] for name, values in scalars.items() if split[1] in values},
-        streams=await services.store.annotations.streams(*split),
+        streams=await Annotations(services.store).streams(*split),
     )
 
 
@@ -156,6 +163,6 @@ async def batch_group_statistics(
     table = await services.store.rows.read(batch_id)
     if table is None:
         raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
-    values = scores(table, await services.store.annotations.scalars(batch_id), of)
+    values = scores(table, await Annotations(services.store).scalars(batch_id), of)
     groups = await asyncio.to_thread(group_statistics, table, values)
     return GroupStatisticsList(of=of, groups=groups, zero_spread=sum(group.zero_spread for group in groups))

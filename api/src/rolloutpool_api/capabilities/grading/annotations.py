@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rolloutpool_api.fault_list import FaultList, path
+from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES, AnnotationRequest, GroupStatistics
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.annotations import MAX_NAMES, AnnotationRequest, GroupStatistics
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.rows import StoredTable

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from rolloutpool_common.store import keys
+from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.records import compress, expand
 
@@ -25,9 +24,9 @@ Streams = Mapping[str, list[list[float | None]]]
 class Annotations:
     """The annotations in one store."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._redis = connection.redis
+    def __init__(self, store: Store) -> None:
+        self._connection = store.connection
+        self._redis = store.connection.redis
 
     async def append(
         self, batch_id: str, request_id: str, scalars: Scalars, streams: Mapping[int, Streams], *, max_bytes: int
@@ -63,3 +62,8 @@ class Annotations:
         for record in records:
             folded.update(orjson.loads(expand(record)))
         return folded
+
+
+async def scalars(store: Store, batch_id: str) -> Scalars:
+    """Reads the scalars of a batch, for its table."""
+    return await Annotations(store).scalars(batch_id)

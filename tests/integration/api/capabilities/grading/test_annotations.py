@@ -13,7 +13,7 @@ from tests.support.api_requests import batch
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
 
-from rolloutpool_common.protocol.annotations import MAX_NAMES, GroupStatisticsList, RolloutAnnotations
+from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES, GroupStatisticsList, RolloutAnnotations
 from rolloutpool_common.protocol.result import Sample, SampleSegment
 from rolloutpool_common.store import Store
 
