@@ -32,9 +32,8 @@ COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotation
 
 def routers() -> tuple[APIRouter, ...]:
     """Returns the routes, for the application."""
-    from rolloutpool_api.capabilities.grading import annotation_routes as annotations
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (annotations.router, harness.router, grading.router, webhooks.router)
+    return (harness.router, grading.router, webhooks.router)
