@@ -27,7 +27,7 @@ from tests.support.journals import turn_record
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, note_of, told_calls
-from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions
+from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.protocol.journal import TurnRecord
 from rolloutpool_common.store import Claim, ClaimLost, Store, SubmitLimits
@@ -148,10 +148,7 @@ class SessionMachine(RuleBasedStateMachine):
                 known.holder = None
         taken = self.do(
             self.sessions.take(
-                *(self.session, place, call),
-                request_id=request,
-                repeats=repeats,
-                holder=holder,
+                *(self.session, call, Arrival(place, holder, request, repeats)),
                 stored=self.stored[door],
                 heard=heard,
             )

@@ -24,7 +24,7 @@ import structlog
 
 from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall
 from rolloutpool_common.capabilities.harness.news import News
-from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions, TakenCall
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable
 
@@ -101,32 +101,14 @@ class DoorCalls:
         """Returns the messages of a call, and its reply behind them; None where there is no such reply."""
         return await self._patiently(lambda: self.sessions.history(uid, n), end)
 
-    async def take(
-        self,
-        session: OpenSession,
-        place: int,
-        call: ModelCall,
-        *,
-        request_id: str,
-        repeats: bool,
-        holder: str,
-        end: float,
-    ) -> TakenCall:
+    async def take(self, session: OpenSession, call: ModelCall, came: Arrival, *, end: float) -> TakenCall:
         """Stores a call, or finds the one that it repeats; while Redis does not answer, tries again until `end`.
 
         A call is known by its connection, so it may be stored once more where only the answer was lost.
         """
         heard = [call for _, call in self._heard.pop(session.uid, ())]
         taken = await self._patiently(
-            lambda: self.sessions.take(
-                *(session, place, call),
-                request_id=request_id,
-                repeats=repeats,
-                holder=holder,
-                stored=self._stored_of(session.uid),
-                heard=heard,
-            ),
-            end,
+            lambda: self.sessions.take(session, call, came, stored=self._stored_of(session.uid), heard=heard), end
         )
         if taken.woken:
             self._woken.set()

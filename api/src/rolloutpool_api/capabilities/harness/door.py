@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
@@ -39,7 +39,7 @@ from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDiale
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
-from rolloutpool_common.capabilities.harness.sessions import OpenSession, Outcome
+from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome
 from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
@@ -79,6 +79,14 @@ REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
 }
 
 
+class Exchange(NamedTuple):
+    """One request of HTTP, as ASGI hands it over."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+
+
 class Door:
     """The ASGI application of one door."""
 
@@ -101,7 +109,7 @@ class Door:
             if not scope["path"].startswith(PREFIX):
                 raise DoorRefusal("unknown", "a session's address is /s/{uid}")
             session, place = await self._admitted(uid, scope)
-            await self._route(session, place, at, dialect, scope, receive, send)
+            await self._route(session, place, at, dialect, Exchange(scope, receive, send))
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
         except StoreFull:
@@ -129,9 +137,8 @@ class Door:
             raise DoorRefusal("key", "this is not the key of this session")
         return session, place
 
-    async def _route(
-        self, session: OpenSession, place: int, at: str, dialect: Dialect, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _route(self, session: OpenSession, place: int, at: str, dialect: Dialect, http: Exchange) -> None:
+        scope, receive, send = http
         if at in {"/models", "/"}:
             models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "rolloutpool"}]}
             return await send_object(send, 200, models, body=scope["method"] != "HEAD")
@@ -144,7 +151,7 @@ class Door:
             # Read before it may be refused: a client that still sends may not read the answer.
             body = await self._body(receive)
             with self._held_for(session):
-                await self._call(session, place, body, dialect, scope, receive, send, counts=at == COUNTS)
+                await self._call(session, place, body, dialect, http, counts=at == COUNTS)
         finally:
             self._held -= 1
 
@@ -166,19 +173,9 @@ class Door:
                 del self._held_of[uid]
 
     async def _call(
-        self,
-        session: OpenSession,
-        place: int,
-        body: bytes,
-        dialect: Dialect,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        counts: bool,
+        self, session: OpenSession, place: int, body: bytes, dialect: Dialect, http: Exchange, *, counts: bool
     ) -> None:
         """Has one call answered; with `counts` it asks only how many tokens its prompt has."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         end = time.monotonic() + self._settings.door_hold_seconds
         request, sent = self._read(body, dialect, session)
         if request.after is not None:
@@ -186,36 +183,39 @@ class Door:
         else:
             after = None
         _check(request)
-        holder = self._calls.holder()
-        taken = await self._calls.take(
-            session,
-            place,
-            ModelCall(
-                request.messages,
-                request.tools,
-                sampling=_checked_sampling(request) if session.choice.sampling == "agent" else {},
-                after=after,
-                counts=counts,
-                sent=sent,
-            ),
-            request_id=(headers.get(b"x-client-request-id") or headers.get(b"idempotency-key") or "")[:128],
-            repeats=headers.get(b"x-stainless-retry-count", "0") not in ("", "0"),
-            holder=holder,
-            end=end,
+        call = ModelCall(
+            request.messages,
+            request.tools,
+            sampling=_checked_sampling(request) if session.choice.sampling == "agent" else {},
+            after=after,
+            counts=counts,
+            sent=sent,
         )
+        came = self._came(place, http.scope)
+        taken = await self._calls.take(session, call, came, end=end)
         if taken.outcome != "taken":
             raise DoorRefusal(*REFUSED[taken.outcome])
-        answer = CallAnswer(dialect, request, send)
-        gone = asyncio.ensure_future(_disconnected(receive))
+        answer = CallAnswer(dialect, request, http.send)
+        gone = asyncio.ensure_future(_disconnected(http.receive))
         whole = False
         try:
             whole = await self._give(session, taken.n, taken.reply, answer, gone, end)
         finally:
             gone.cancel()
             if whole:
-                self._calls.heard(session.uid, taken.n, holder)
+                self._calls.heard(session.uid, taken.n, came.holder)
             else:
-                await asyncio.shield(self._calls.cut(session.uid, taken.n, holder))
+                await asyncio.shield(self._calls.cut(session.uid, taken.n, came.holder))
+
+    def _came(self, place: int, scope: Scope) -> Arrival:
+        """Says how a call came: SDKs name a request the same when they repeat it, or say that they do."""
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        return Arrival(
+            place,
+            self._calls.holder(),
+            request_id=(headers.get(b"x-client-request-id") or headers.get(b"idempotency-key") or "")[:128],
+            repeats=headers.get(b"x-stainless-retry-count", "0") not in ("", "0"),
+        )
 
     async def _give(
         self,

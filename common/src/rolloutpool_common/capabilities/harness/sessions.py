@@ -38,6 +38,20 @@ Outcome = Literal["taken", "gone", "over", "place", "calls", "at_once", "bytes",
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """How a call came to a door."""
+
+    place: int
+    """The place that its key is for."""
+    holder: str
+    """`{address} {start}` of the door, and a number of the connection."""
+    request_id: str = ""
+    """By which its client knows the request over repetitions; empty without one."""
+    repeats: bool = False
+    """Whether its client says that this is a repetition."""
+
+
+@dataclass(frozen=True)
 class TakenCall:
     """What became of a call at the door."""
 
@@ -132,12 +146,9 @@ class Sessions:
     async def take(
         self,
         session: OpenSession,
-        place: int,
         call: ModelCall,
+        came: Arrival,
         *,
-        request_id: str,
-        repeats: bool,
-        holder: str,
         stored: set[str] | None = None,
         heard: Sequence[HeardCall] = (),
     ) -> TakenCall:
@@ -145,11 +156,8 @@ class Sessions:
 
         Args:
             session: Whose program calls.
-            place: The place that its key is for.
             call: What it asks.
-            request_id: By which its client knows the request over repetitions; empty without one.
-            repeats: Whether its client says that this is a repetition.
-            holder: `{address} {start}` of the door, and a number of the connection.
+            came: How it came to the door.
             stored: Digests of what this door knows to be stored of the session; it learns what this call has stored.
             heard: Earlier calls of the session that this door has given away to the last byte, as `hear` notes them.
         """
@@ -157,24 +165,14 @@ class Sessions:
         if split is None:
             return TakenCall("gone")
         stored = set() if stored is None else stored
-        parts = [orjson.dumps(message) for message in call.messages]
-        parts += [orjson.dumps(call.tools), orjson.dumps(call.sent, option=orjson.OPT_SORT_KEYS)]
-        *said_digests, tools_digest, sent_digest = digests = [_digest(part) for part in parts]
-        asked: dict[str, Any] = {"said": said_digests, "tools": tools_digest}
-        if call.sampling:
-            asked["sampling"] = call.sampling
-        if call.after is not None:
-            asked["after"] = call.after
-        if call.counts:
-            asked["counts"] = True
-        record = orjson.dumps({**asked, "sent": sent_digest})
-        new = {digest: text for digest, text in zip(digests, parts, strict=True) if digest not in stored}
+        asked, record, parts = _spelled(call)
+        new = {digest: text for digest, text in parts if digest not in stored}
         said = [text for pair in new.items() for text in pair]
         choice = session.choice
         answer = named(
             await self._connection.script(
                 "take_call",
-                *(*split, place, _digest(orjson.dumps(asked)), request_id, int(repeats), holder),
+                *(*split, came.place, asked, came.request_id, int(came.repeats), came.holder),
                 *(choice.max_calls, choice.max_calls_at_once, int(choice.max_mb * 1_000_000)),
                 *(" ".join(f"{n} {by}" for n, by in heard), record, len(stored), *said),
             )
@@ -182,14 +180,7 @@ class Sessions:
         outcome: Outcome = answer["outcome"].decode()
         if outcome == "forgotten":
             stored.clear()
-            return await self.take(
-                *(session, place, call),
-                request_id=request_id,
-                repeats=repeats,
-                holder=holder,
-                stored=stored,
-                heard=heard,
-            )
+            return await self.take(session, call, came, stored=stored, heard=heard)
         if outcome != "taken":
             return TakenCall(outcome)
         stored.update(new)
@@ -305,6 +296,22 @@ class Sessions:
             "idle_session", claim.batch_id, claim.index, claim.token, seen, int(most_s * 1000)
         )
         return float(waits) / 1000
+
+
+def _spelled(call: ModelCall) -> tuple[str, bytes, list[tuple[str, bytes]]]:
+    """Returns what makes calls equal, as a digest; the call as it is stored; and its parts, each with its digest."""
+    parts = [orjson.dumps(message) for message in call.messages]
+    parts += [orjson.dumps(call.tools), orjson.dumps(call.sent, option=orjson.OPT_SORT_KEYS)]
+    *said, tools, sent = digests = [_digest(part) for part in parts]
+    asked: dict[str, Any] = {"said": said, "tools": tools}
+    if call.sampling:
+        asked["sampling"] = call.sampling
+    if call.after is not None:
+        asked["after"] = call.after
+    if call.counts:
+        asked["counts"] = True
+    record = orjson.dumps({**asked, "sent": sent})
+    return _digest(orjson.dumps(asked)), record, list(zip(digests, parts, strict=True))
 
 
 def _digest(data: bytes) -> str:

@@ -8,7 +8,7 @@ from tests.support.batches import claim, result_of, submit
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.capabilities.harness.calls import ModelCall
-from rolloutpool_common.capabilities.harness.sessions import OpenSession, Sessions, TakenCall
+from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions, TakenCall
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.outcomes import Failure
@@ -27,11 +27,9 @@ class Session:
         self.sessions = Sessions(store)
         self.uid = opened.uid
 
-    async def take(self, text: str = "hello", holder: str = f"{DOOR} s1 1", **options: Any) -> TakenCall:
+    async def take(self, text: str = "hello", holder: str = f"{DOOR} s1 1", place: int = 1, **came: Any) -> TakenCall:
         call = ModelCall([{"role": "user", "content": text}], [])
-        given = {"place": 1, "request_id": "", "repeats": False, **options}
-        place = given.pop("place")
-        return await self.sessions.take(self.opened, place, call, holder=holder, **given)
+        return await self.sessions.take(self.opened, call, Arrival(place, holder, **came))
 
     async def answer(self, n: int) -> int:
         return await self.sessions.answer(self.claim, n, REPLY)
