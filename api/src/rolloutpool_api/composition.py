@@ -23,7 +23,6 @@ HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
 CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
 """What makes the checks of a batch's document, for each document anew."""
-
 BODIES: tuple[type[BaseModel], ...] = (AnnotationRequest,)
 """The models of bodies that routes read by themselves, for the API's description."""
 COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotations": scalars}
