@@ -35,4 +35,4 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (harness.router, grading.router, webhooks.router)
+    return (harness.router, *grading.routers, webhooks.router)

@@ -20,15 +20,14 @@ from rolloutpool_common.capabilities.grading.annotating import AnnotationItem, A
 from rolloutpool_common.capabilities.grading.regrades import REGRADE_TASK, RegradeJob, Regrades
 from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeRequest, RegradeState
 
-router = APIRouter()
-router.include_router(annotation_routes.router)
+router = APIRouter(tags=["batches"])
+routers = (annotation_routes.router, router)
 
 _log = structlog.stdlib.get_logger(__name__)
 
 
 @router.post(
     "/v1/batches/{batch_id}/regrades",
-    tags=["batches"],
     summary="Grade ended rollouts again, without sampling",
     status_code=202,
     responses=errors(404, 422),
@@ -68,12 +67,7 @@ async def regrade(
     return await _found(services, batch_id, job.regrade_id)
 
 
-@router.get(
-    "/v1/batches/{batch_id}/regrades/{regrade_id}",
-    tags=["batches"],
-    summary="How far a regrade is",
-    responses=errors(404),
-)
+@router.get("/v1/batches/{batch_id}/regrades/{regrade_id}", summary="How far a regrade is", responses=errors(404))
 async def regrade_state(
     batch_id: BatchId,
     regrade_id: Annotated[str, Path(description="As its request was answered")],
