@@ -46,8 +46,11 @@ def test_the_example_learns_to_call_its_tool(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_the_asynchronous_trainer_s_loader_reads_the_pool() -> None:
     """Its own queue reader, batcher and collator. Its forward pass needs FlashAttention, so the model reads rows."""
+    from accelerate import PartialState
     from trl.experimental.async_grpo import async_grpo_trainer as theirs
 
+    # TRL's trainer makes one. Its reader logs that it has waited for a second, and without one that is an error.
+    PartialState()
     tokenizer = load_tokenizer(str(TINY_TOKENIZER))
     assert tokenizer.close_id is not None
     model = small_model(tokenizer.vocab_size).eval()
