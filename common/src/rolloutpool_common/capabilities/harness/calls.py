@@ -49,7 +49,7 @@ class HeardCall(NamedTuple):
 
     n: int
     holder: str
-    """The connection that gave it (`Sessions.take`)."""
+    """The connection that gave it, as `Arrival` names it."""
 
 
 def stored_call(
