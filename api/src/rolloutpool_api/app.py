@@ -151,7 +151,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
     modules = (batches, batch_list, rows, attachments, history, runs, operations, overview, forks)
-    # An id of a rollout may have slashes, so `rollouts` takes what is below it and was not found before.
+    # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, osmosis, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):
         root.include_router(router, dependencies=described)

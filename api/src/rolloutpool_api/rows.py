@@ -88,7 +88,7 @@ class Choice:
 
 
 def is_field(name: str, further: Iterable[str]) -> bool:
-    """Tells whether a row has such a field. Further ones may come yet, so any name is one."""
+    """Tells whether rows have such a field, or may get it: behind a word of `further` and a dot, any name may come."""
     word, dot, _ = name.partition(".")
     return name in ROW_FIELDS or (bool(dot) and word in further)
 
