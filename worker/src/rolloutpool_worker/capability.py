@@ -23,6 +23,7 @@ from rolloutpool_worker.ending import Decision
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.policy import AiohttpTransport
 from rolloutpool_worker.tools import ToolHost
+from rolloutpool_worker.tracing import RolloutTrace
 
 if TYPE_CHECKING:
     from rolloutpool_worker.agents.tool_calls import Agent
@@ -104,6 +105,8 @@ class OpenCapability:
     """The option of a rollout that chooses it; None where rollouts do not."""
     part: ProcessPart | None = None
     """What it does beside the rollouts."""
+    trace: Callable[[Claim], RolloutTrace] | None = None
+    """Follows an attempt at any rollout; None where the operator wants no traces."""
     tasks: Mapping[str, Callable[[str], Coroutine[Any, Any, None]]] = MappingProxyType({})
     """What the API may ask of a worker, by the name of Celery's task; the argument is the id of what is stored."""
 

@@ -10,9 +10,10 @@ from pydantic_settings import NoDecode
 from rolloutpool_common.process.settings import ActorSettings, Names, split_names
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.grading.settings import GraderSettings
+from rolloutpool_worker.capabilities.tracing.settings import TracingSettings
 
 
-class WorkerSettings(GraderSettings, ActorSettings):
+class WorkerSettings(GraderSettings, TracingSettings, ActorSettings):
     """How one worker process runs. Unset `allowed_targets` mean loopback."""
 
     worker_slots: int = Field(default=256, ge=1, le=2000)
@@ -72,22 +73,10 @@ class WorkerSettings(GraderSettings, ActorSettings):
     )
     """Simulates slow tools: `50` or `10-100` delays the calculator by so many ms."""
 
-    otel_endpoint: str = ""
-    """Where traces are sent, OTLP over HTTP, like `http://collector:4318`; empty sends none. Needs the extra `otel`."""
-    otel_sample: float = Field(default=1.0, ge=0, le=1)
-    """The share of groups whose rollouts are traced, 0 to 1."""
-
     @field_validator("tokenizers", "trust_remote_code_for", "plugins", mode="before")
     @classmethod
     def _are_lists(cls, value: object) -> object:
         return split_names(value)
-
-    @field_validator("otel_endpoint")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        if value and not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://, like http://collector:4318")
-        return value
 
     @property
     def targets(self) -> Targets:

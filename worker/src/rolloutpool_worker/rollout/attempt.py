@@ -79,7 +79,7 @@ class Attempt:
         self._claim = claim
         self._capabilities = services.chosen(claim.spec)
         self._stop = RolloutStop(services.drain)
-        self.trace = services.tracing.of(claim)
+        self.trace = services.trace_of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
         self._waits.tried = claim.tried
         self.gate = services.gates.of(claim, self._stop, self._waits)

@@ -51,7 +51,7 @@ from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
 from rolloutpool_worker.tools import IsolatedTools, ToolHost, ToolLimits, ToolWatch
-from rolloutpool_worker.tracing import Tracing
+from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 Verify = Callable[[], Awaitable[None]]
 """Makes sure that Redis has the claim and its whole journal; raises `ClaimLost` when another worker has the rollout."""
@@ -149,6 +149,11 @@ class SeenBatches:
         return True
 
 
+def untraced(claim: Claim) -> RolloutTrace:
+    """Follows no rollout."""
+    return NO_TRACE
+
+
 class Services:
     """What one process gives its rollouts: store, tokenizers, HTTP, breakers, drain, and the register of claims."""
 
@@ -191,7 +196,6 @@ class Services:
         self.engines = Engines()
         self.waits = ProcessWaits(self.store.waits, deadlines=deadlines)
         self.versions = PolicyVersions()
-        self.tracing = Tracing.to(settings.otel_endpoint, settings.otel_sample)
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.trunks = Trunks(self.store)
@@ -211,6 +215,7 @@ class Services:
         """Set by each beat whose answer says that suspects wait for an isolated worker."""
         self.capabilities = {one.name: one.open(self) for one in CAPABILITIES}
         """Their parts of this process, in order."""
+        self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
         self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
 
     def chosen(self, spec: RolloutSpec) -> tuple[OpenCapability, ...]:
@@ -223,9 +228,8 @@ class Services:
             self.refill.set()
 
     async def close(self) -> None:
-        """Closes environments and capabilities, ends processes of tools, sends the last spans, disconnects."""
+        """Closes environments and capabilities, ends processes of tools, disconnects."""
         await self.environments.close()
-        await asyncio.to_thread(self.tracing.close)
         await self.tool_host.isolated.close()
         for capability in reversed(self.capabilities.values()):
             await capability.close()

@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.otlp_sink import collector
 
-from rolloutpool_worker.spans import SpanSender
+from rolloutpool_worker.capabilities.tracing.sender import SpanSender
 
 TRACE, SPAN, PARENT = "0123456789abcdef0123456789abcdef", "0123456789abcdef", "fedcba9876543210"
 

@@ -1,4 +1,4 @@
-"""SpanSender: OpenTelemetry's side of `tracing.py`. It is imported only where traces are sent (extra `otel`).
+"""SpanSender gives spans to OpenTelemetry. It is imported only where traces are sent (extra `otel`).
 
 Spans are built when they are over, with ids and times of ours, and given to the SDK's batch processor. Its tracer would
 choose the ids itself and keep each span open meanwhile.

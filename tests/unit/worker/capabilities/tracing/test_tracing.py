@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from typing import cast
 
 import pytest
 from tests.support.batches import claim, submit
@@ -15,8 +14,8 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.trace import span_id_of, trace_id_of, traceparent
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_worker.spans import SpanSender
-from rolloutpool_worker.tracing import NO_TRACE, Tracing, TracingUnavailable
+from rolloutpool_worker.capabilities.tracing.opened import OpenTracing, TracingUnavailable
+from rolloutpool_worker.tracing import NO_TRACE
 
 MARKER = "xyzzy"
 
@@ -119,28 +118,34 @@ async def test_a_collector_cannot_harm_a_rollout(
 
 
 async def test_a_group_is_traced_whole_or_not_at_all(store: Store) -> None:
-    tracing = Tracing(cast(SpanSender, object()), 0.5)
     uids = await submit(store, 80, groups=[f"g{number // 4}" for number in range(80)])
     claims = [await claim(store, uid) for uid in uids]
-    traced = [tracing.of(held) is not NO_TRACE for held in claims]
-    assert all(len(set(traced[start : start + 4])) == 1 for start in range(0, 80, 4))
-    assert 0 < sum(traced) < 80
-    for share, expected in ((0.0, 0), (1.0, 80)):
-        assert sum(Tracing(tracing._sender, share).of(held) is not NO_TRACE for held in claims) == expected
+
+    async def traced(share: float) -> list[bool]:
+        tracing = OpenTracing("http://127.0.0.1:1", share)
+        chosen = [tracing.trace(held) is not NO_TRACE for held in claims]
+        await tracing.close()
+        return chosen
+
+    half = await traced(0.5)
+    assert all(len(set(half[start : start + 4])) == 1 for start in range(0, 80, 4))
+    assert 0 < sum(half) < 80
+    assert not any(await traced(0.0))
+    assert all(await traced(1.0))
 
 
 async def test_an_impossible_address_is_no_error_of_tracing(store: Store) -> None:
     (uid,) = await submit(store, [{"server_url": "http://host:99999"}])
     with collector() as found:
-        tracing = Tracing.to(found.url, 1.0)
-        trace = tracing.of(await claim(store, uid))
+        tracing = OpenTracing(found.url, 1.0)
+        trace = tracing.trace(await claim(store, uid))
         trace.chat(1, 0.0, summary=None, error=KeyError())
-        tracing.close()
+        await tracing.close()
     assert trace.traceparent(1) == traceparent(uid, span_id_of(uid, "turn", 1, 1))
     assert found.spans[0].attributes["error.type"] == "KeyError"
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rolloutpool_worker.spans", None)
+    monkeypatch.setitem(sys.modules, "rolloutpool_worker.capabilities.tracing.sender", None)
     with pytest.raises(TracingUnavailable, match=r"rolloutpool-worker\[otel\]"):
-        Tracing.to("http://127.0.0.1:1", 1.0)
+        OpenTracing("http://127.0.0.1:1", 1.0)
