@@ -144,6 +144,9 @@ def described(
     """The name, the default and the meaning of each field."""
     said = meanings(model)
     fields = [(name, field) for name, field in model.model_fields.items() if name not in set(leave_out)]
+    # Those of capabilities come last; pydantic puts them first, because they are bases.
+    added = {name for base in model.__mro__ if ".capabilities." in base.__module__ for name in base.__annotations__}
+    fields.sort(key=lambda field: field[0] in added)
     return [(f"`{called(name, field)}`", default_of(field), said.get(name, "")) for name, field in fields]
 
 

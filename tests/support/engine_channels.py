@@ -11,11 +11,13 @@ from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.engines.channel import EngineChannel, LedgerPrompt
+from rolloutpool_worker.capabilities.engines.engines import Engines
+from rolloutpool_worker.capabilities.engines.reply import EngineTurn
 from rolloutpool_worker.drain import Drained
-from rolloutpool_worker.policy import Breakers, EngineChannel, Engines, Http1Client, LedgerPrompt, Resolver
-from rolloutpool_worker.policy.callback import BeforeCall, ungated
+from rolloutpool_worker.policy import Asking, Breakers, Http1Client, Resolver
+from rolloutpool_worker.policy.asking import BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import ReplyLimits
-from rolloutpool_worker.policy.engine_reply import EngineTurn
 
 BOTH = pytest.mark.parametrize(
     ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]
@@ -62,21 +64,18 @@ class Channels:
                 raise Drained
             await asyncio.sleep(0)
 
-        return EngineChannel(
+        asking = Asking(
             self.client,
             store.with_secrets((await claim(store, uid)).spec),
             uid=uid,
-            group=group,
             attempt=2,
             attempts=attempts,
             reply_limits=ReplyLimits(1_000_000),
-            pause_seconds=pause_seconds,
-            stop_ids=frozenset({9}),
             pause=pause,
             breakers=Breakers(),
-            engines=self.engines,
             before_call=before_call,
         )
+        return EngineChannel(asking, self.engines, group=group, pause_seconds=pause_seconds, stop_ids=frozenset({9}))
 
 
 def prompt(ids: list[int] = PROMPT, version: str | None = None) -> LedgerPrompt:

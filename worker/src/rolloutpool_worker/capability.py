@@ -12,16 +12,22 @@ A hook is here because a capability uses it. One that needs another moment of a 
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from rolloutpool_common.protocol.endpoint import EndpointProtocol
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.waiting import Waiting
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, Store
+from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.ending import Decision
 from rolloutpool_worker.plugins import Registry
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy import AiohttpTransport, Asking
+from rolloutpool_worker.recorded import Script
 from rolloutpool_worker.tools import ToolHost
 from rolloutpool_worker.tracing import RolloutTrace
 
@@ -98,6 +104,21 @@ class ProcessPart(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PolicyParts:
+    """Holds what the policy of one attempt is made of."""
+
+    claim: Claim
+    spec: RolloutSpec
+    """With its secrets sealed."""
+    asking: Asking
+    tokenizer: ChatTokenizer
+    tools: list[dict[str, Any]]
+    """The definitions of those that it is shown."""
+    script: Script | None
+    """Turns that are recorded; None where all are to be sampled."""
+
+
 class OpenCapability:
     """A capability's part of one process. Each hook does nothing unless the capability says otherwise."""
 
@@ -105,6 +126,8 @@ class OpenCapability:
     """The option of a rollout that chooses it; None where rollouts do not."""
     part: ProcessPart | None = None
     """What it does beside the rollouts."""
+    policies: Mapping[EndpointProtocol, Callable[[PolicyParts], Awaitable[Policy]]] = MappingProxyType({})
+    """Who samples a rollout, by what stands at its URL."""
     trace: Callable[[Claim], RolloutTrace] | None = None
     """Follows an attempt at any rollout; None where the operator wants no traces."""
     tasks: Mapping[str, Callable[[str], Coroutine[Any, Any, None]]] = MappingProxyType({})
@@ -141,3 +164,7 @@ class WorkerCapability:
     def open(self, door: WorkerDoor) -> OpenCapability:
         """Makes its part of a process; connects nowhere."""
         raise NotImplementedError
+
+    def replayed(self, parts: PolicyParts) -> Policy | None:
+        """Makes the policy of a rollout that is run again from its record; None where it was sampled by another."""
+        return None

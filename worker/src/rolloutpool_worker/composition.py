@@ -1,11 +1,15 @@
 """The capabilities of this worker, in the order of their hooks. No other module here names one."""
 
+from rolloutpool_worker.capabilities.engines.opened import WorkerEngines
 from rolloutpool_worker.capabilities.grading.opened import WorkerGrading
 from rolloutpool_worker.capabilities.harness.opened import WorkerHarness
 from rolloutpool_worker.capabilities.tracing.opened import WorkerTracing
 from rolloutpool_worker.capabilities.webhooks.opened import WorkerWebhooks
 from rolloutpool_worker.capability import WorkerCapability
 
-CAPABILITIES: tuple[WorkerCapability, ...] = (WorkerHarness(), WorkerGrading(), WorkerWebhooks(), WorkerTracing())
+CAPABILITIES: tuple[WorkerCapability, ...] = (
+    *(WorkerEngines(), WorkerHarness()),
+    *(WorkerGrading(), WorkerWebhooks(), WorkerTracing()),
+)
 PLUGINS = {kind: plugins for capability in CAPABILITIES for kind, plugins in capability.plugins.items()}
 """Those that capabilities bring, by kind."""

@@ -9,11 +9,12 @@ from pydantic_settings import NoDecode
 
 from rolloutpool_common.process.settings import ActorSettings, Names, split_names
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.engines.settings import EngineSettings
 from rolloutpool_worker.capabilities.grading.settings import GraderSettings
 from rolloutpool_worker.capabilities.tracing.settings import TracingSettings
 
 
-class WorkerSettings(GraderSettings, TracingSettings, ActorSettings):
+class WorkerSettings(EngineSettings, GraderSettings, TracingSettings, ActorSettings):
     """How one worker process runs. Unset `allowed_targets` mean loopback."""
 
     worker_slots: int = Field(default=256, ge=1, le=2000)
@@ -58,8 +59,6 @@ class WorkerSettings(GraderSettings, TracingSettings, ActorSettings):
     """Tools during whose calls the process's memory grew by more are named as well."""
     trainer_attempts: int = Field(default=5, ge=1, le=20)
     """Calls per turn at the most, while the trainer is unreachable or overloaded (batch API)."""
-    engine_pause_seconds: float = Field(default=600.0, ge=0)
-    """How long an engine may be paused for a weight update, or let its callers wait, before a turn fails."""
     infra_retries: int = Field(default=3, ge=0, le=100)
     """How often a rollout goes back into the queue after a failure that the policy can't cause (batch API)."""
     trainer_down_timeout: float = Field(default=600.0, ge=0)

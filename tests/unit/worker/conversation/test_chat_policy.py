@@ -13,7 +13,7 @@ from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.chat_policy import ChatPolicy, NoTokens
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.history import History
-from rolloutpool_worker.policy import Breakers, ChatChannel, Reply, TurnCall, TurnClient
+from rolloutpool_worker.policy import Asking, Breakers, ChatChannel, Reply, TurnCall, TurnClient
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
@@ -35,16 +35,8 @@ class _Chat(ChatChannel):
 
     def __init__(self) -> None:
         spec = claim_of(messages_only=True).spec
-        super().__init__(
-            cast(TurnClient, None),
-            spec,
-            uid="b-0",
-            attempt=1,
-            attempts=1,
-            reply_limits=ReplyLimits(1),
-            pause=cast(Any, None),
-            breakers=Breakers(),
-        )
+        client, pause = cast(TurnClient, None), cast(Any, None)
+        super().__init__(Asking(client, spec, "b-0", 1, 1, ReplyLimits(1), pause, Breakers()))
         self.asked: list[TurnCall] = []
 
     async def sample(self, call: TurnCall) -> Reply:

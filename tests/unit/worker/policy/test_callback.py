@@ -15,7 +15,7 @@ from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy import Breakers, CallbackChannel, Http1Client, MessageBytes, Resolver, TurnCall
+from rolloutpool_worker.policy import Asking, Breakers, CallbackChannel, Http1Client, MessageBytes, Resolver, TurnCall
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
@@ -36,16 +36,9 @@ class Channel:
         async def pause(seconds: float) -> None:
             self.pauses.append(seconds)
 
-        return CallbackChannel(
-            self.client,
-            (await claim(store, uid)).spec,
-            uid=uid,
-            attempt=2,
-            attempts=attempts,
-            reply_limits=ReplyLimits(1_000_000),
-            pause=pause,
-            breakers=Breakers(),
-        )
+        spec = (await claim(store, uid)).spec
+        limits = ReplyLimits(1_000_000)
+        return CallbackChannel(Asking(self.client, spec, uid, 2, attempts, limits, pause, Breakers()))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.support.conversations import claim_of
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.policy import (
+    Asking,
     Breakers,
     ChatChannel,
     Http1Client,
@@ -47,16 +48,8 @@ async def no_pause(seconds: float) -> None:
 
 def channel_to(url: str, client: TurnClient, breakers: Breakers | None = None, **options: Any) -> ChatChannel:
     spec = claim_of(server_url=url, messages_only=True, tokenizer_name="", on_ambiguous_turn="retry", **options).spec
-    return ChatChannel(
-        client,
-        spec,
-        uid="b-0",
-        attempt=2,
-        attempts=3,
-        reply_limits=ReplyLimits(1_000_000),
-        pause=no_pause,
-        breakers=breakers or Breakers(),
-    )
+    limits = ReplyLimits(1_000_000)
+    return ChatChannel(Asking(client, spec, "b-0", 2, 3, limits, no_pause, breakers or Breakers()))
 
 
 async def test_a_turn_is_asked_as_openai_s_clients_ask(server: ChatServer, client: TurnClient) -> None:

@@ -153,10 +153,10 @@ async def test_a_call_without_an_answer_is_noted_and_its_answer_takes_the_note_a
 
     async def ask(rollout: waits.RolloutWaits) -> None:
         async with asking(rollout, f"turn 3 at {URL}"):
-            while len(notes.own) < 4:
+            # On a busy machine one of the two may be noted four times before the other.
+            while rollout.now is None or len(notes.own) < 4:
                 clock.now += 0.5
                 await asyncio.sleep(0.01)
-            assert rollout.now is not None
         await rollout.worked()
 
     with caplog.at_level(logging.INFO):

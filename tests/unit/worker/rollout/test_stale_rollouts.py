@@ -20,7 +20,14 @@ from rolloutpool_common.store import Store
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.versions import version_bounds
+from rolloutpool_worker.capabilities.engines.engines import Engines
+from rolloutpool_worker.capabilities.engines.opened import OpenEngines
 from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS, RunGate
+
+
+def forget_weights(inside: InsideWorker) -> None:
+    """Has the worker ask the engine for its weights again."""
+    cast(OpenEngines, inside.services.capabilities["engines"]).engines = Engines()
 
 
 class TestStaleness:
@@ -43,7 +50,7 @@ class TestStaleness:
             self.calls = len(engine.asked)
             if outcome == "restarted":
                 engine.version = "13"
-                inside.services.engines._versions.clear()
+                forget_weights(inside)
                 outcome = await inside.take(uid)
         self.result = await inside.result(uid)
         self.status = await status_of(store, uid)
@@ -168,10 +175,10 @@ class TestStaleness:
             assert view.waiting.message == "the engine has version 10; the run is at 13, and version 11 is allowed"
             # It was updated meanwhile.
             engine.version = "13"
-            inside.services.engines._versions.clear()
+            forget_weights(inside)
             assert await inside.take(uid) == "completed"
             engine.version = "10"
-            inside.services.engines._versions.clear()
+            forget_weights(inside)
             (uid,) = await submit_to_run(inside, engine.url, protocol, max_staleness=2, on_stale=OnStale.FINISH)
             assert await inside.take(uid) == "completed"
         assert (await inside.result(uid)).stale is StaleEnd.FINISHED

@@ -72,8 +72,8 @@ class SampledTurn:
 class Policy(Protocol):
     """Who samples the turns of a rollout: it asks, keeps account of the tokens, and resumes.
 
-    There are three: a trainer's callback (`callback_policy`), an inference engine (`engine_policy`), and a chat
-    endpoint that gives no ids (`chat_policy`).
+    There are three: a trainer's callback (`callback_policy`), a chat endpoint that gives no ids (`chat_policy`), and an
+    inference engine (`capabilities.engines`).
     """
 
     @property

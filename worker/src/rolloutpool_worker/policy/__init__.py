@@ -2,16 +2,13 @@
 
 | module | what it is |
 | --- | --- |
+| `asking` | what an attempt asks its policy with |
 | `callback` | one rollout's way to its trainer: writes a turn's request, repeats a failed call, parses the reply |
 | `chat` | the same for a controller of the Osmosis wire, which answers without ids |
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
 | `foreign_reply` | a reply that says itself that it belongs to another request |
-| `engine` | one rollout's way to its inference engine: ids go out, ids come back |
-| `engine_api`, `vllm`, `sglang` | what differs between engines: paths, requests, replies |
-| `engine_reply` | an engine's reply, checked |
-| `engines` | what this process knows of its engines |
 | `repeated_echo` | the ids of a prompt that a reply repeats are not read again |
 | `idempotence` | which trainers may be asked the same turn again |
 | `breaker` | keeps rollouts away from a port that refuses connections |
@@ -27,12 +24,11 @@
 """
 
 from rolloutpool_common.protocol.turn_headers import Echo
+from rolloutpool_worker.policy.asking import Asking
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
 from rolloutpool_worker.policy.chat import ChatChannel
-from rolloutpool_worker.policy.engine import EngineChannel, LedgerPrompt
-from rolloutpool_worker.policy.engines import Engines
 from rolloutpool_worker.policy.http1 import Http1Client
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
@@ -43,17 +39,15 @@ from rolloutpool_worker.policy.turn_client import HttpxTurns, TurnClient
 
 __all__ = [
     "AiohttpTransport",
+    "Asking",
     "Breakers",
     "CallbackChannel",
     "ChatChannel",
     "Echo",
     "EchoText",
-    "EngineChannel",
-    "Engines",
     "Http1Client",
     "HttpxTurns",
     "IdempotentTrainers",
-    "LedgerPrompt",
     "MessageBytes",
     "Reply",
     "Resolver",

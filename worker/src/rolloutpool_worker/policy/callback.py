@@ -11,10 +11,8 @@ Messages go out, `prompt_token_ids` and `token_ids` come back. One turn takes th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import orjson
 
@@ -23,7 +21,6 @@ from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.completions import CompletionsRequest
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.protocol.turn_headers import (
     HEADER_ATTEMPT,
@@ -37,15 +34,14 @@ from rolloutpool_common.protocol.turn_headers import (
     TurnKey,
     branch_name,
 )
+from rolloutpool_worker.policy.asking import Asking, ungated
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
-from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
 from rolloutpool_worker.policy.reply import Reply, parse_reply
-from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient
-from rolloutpool_worker.policy.waits import RolloutWaits
-from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
+from rolloutpool_worker.policy.turn_client import TurnAnswer
+from rolloutpool_worker.tracing import NO_TRACE
 
 _log = logging.getLogger(__name__)
 
@@ -53,19 +49,6 @@ OFF_LOOP_BYTES = 256 * 1024
 """Parsing a larger reply would hold up the event loop for milliseconds, so a thread does it."""
 BACKOFF = Backoff(first_s=0.5, longest_s=30.0)
 """Between two calls of one turn; the trainer's own `Retry-After` comes first, up to the same limit."""
-
-
-class BeforeCall(Protocol):
-    """Is awaited before each model call; what it raises ends the attempt."""
-
-    async def __call__(self, *, midway: bool = False, weights: str | None = None) -> None:
-        """Lets the call through, sooner or later."""
-        ...
-
-
-async def ungated(*, midway: bool = False, weights: str | None = None) -> None:
-    """Lets each call through."""
-    del midway, weights
 
 
 @dataclass
@@ -94,36 +77,23 @@ class CallbackChannel:
     path = "/v1/chat/completions"
     """Below the trainer's URL."""
 
-    def __init__(
-        self,
-        client: TurnClient,
-        spec: RolloutSpec,
-        *,
-        uid: str,
-        attempt: int,
-        attempts: int,
-        reply_limits: ReplyLimits,
-        pause: Callable[[float], Awaitable[None]],
-        breakers: Breakers,
-        trainers: IdempotentTrainers | None = None,
-        waits: RolloutWaits | None = None,
-        trace: RolloutTrace = NO_TRACE,
-        before_call: BeforeCall = ungated,
-    ) -> None:
+    def __init__(self, asking: Asking, trainers: IdempotentTrainers | None = None) -> None:
         """Prepares the parts of a request that are equal in every turn."""
+        spec = asking.spec
+        self._asking = asking
         self._trainers = trainers or IdempotentTrainers()
-        self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits, trainers=self._trainers)
-        self._pause = pause
-        self._before_call = before_call
-        self._waits = waits
-        self._trace = trace
+        self._endpoint = TrainerEndpoint(
+            asking.client, asking.breakers, spec, reply_limits=asking.reply_limits, trainers=self._trainers
+        )
+        self._before_call = asking.before_call
+        self._waits = asking.waits
+        self._trace = asking.trace
         self._spec = spec
-        self._uid = uid
-        self._attempt = attempt
-        self._attempts = 1 if spec.v1 else attempts
+        self._uid = asking.uid
+        self._attempts = 1 if spec.v1 else asking.attempts
         self._constant_headers = {
             "Content-Type": "application/json",
-            HEADER_ATTEMPT: str(attempt),
+            HEADER_ATTEMPT: str(asking.attempt),
             **self._authorisation(),
         }
         sampling = spec.sampling_params
@@ -209,7 +179,7 @@ class CallbackChannel:
             await self._waits.failed(error, n, wait)
         # A border: no call is in flight here, so a drain may end the turn.
         with IN_PAUSE:
-            await self._pause(wait)
+            await self._asking.pause(wait)
 
     def _headers(self, call: TurnCall) -> dict[str, str]:
         uid = branch_name(self._uid, call.branch) if call.branch else self._uid

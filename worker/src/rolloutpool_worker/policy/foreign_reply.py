@@ -11,21 +11,16 @@ group of rollouts, nothing in such a reply looks wrong. So a request has a name,
 
 Whether the own request was answered is then as unknown as if the connection had broken, and it is treated like that.
 The connection is closed, because whatever comes by it next may be foreign as well. A reply without a name is accepted:
-not everybody repeats it. Some versions of vLLM make up an id, and a gateway may name the request by `X-Request-Id`, so
-an engine's id counts only if it has the form of our names.
+not everybody repeats it. What engines repeat is read by `capabilities.engines.reply`.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import httpx
 
 from rolloutpool_common.protocol.turn_headers import HEADER_TURN_KEY, names_another_turn
 
 TURN_KEY = HEADER_TURN_KEY.lower()
-_CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
-"""What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
 
 
 class ForeignReply(httpx.RemoteProtocolError):
@@ -42,13 +37,3 @@ def check_turn(headers: Mapping[str, str], key: str | None) -> None:
     # A second one, of a proxy that adds what was there already, is no contradiction.
     if said is not None and said != key and names_another_turn(said.split(", "), key):
         raise ForeignReply()
-
-
-def check_call(reported: Iterable[Any], name: str) -> None:
-    """Compares the ids that an engine's reply has."""
-    for found in reported:
-        if not isinstance(found, str) or _CALL_NAME.search(found) is None:
-            continue
-        before, _, after = found.rpartition(name)
-        if name not in found or (before and before[-1].isalnum()) or after[:1].isdigit():
-            raise ForeignReply()

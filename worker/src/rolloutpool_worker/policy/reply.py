@@ -27,7 +27,6 @@ from rolloutpool_common.protocol.turn_headers import (
     HEADER_POLICY_VERSION,
 )
 from rolloutpool_common.store.attachments import PackedPiece
-from rolloutpool_worker.policy.engine_reply import EnginePart
 from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
 POLICY_VERSION, _ECHO_PREFIX, _KEEPS_IDS, _FINGERPRINT = (
@@ -36,6 +35,16 @@ POLICY_VERSION, _ECHO_PREFIX, _KEEPS_IDS, _FINGERPRINT = (
 _OF_MESSAGE = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _CALL = TypeAdapter(ToolCall).validator.validate_python
 _INTEGERS, _FLOATS = {int}, {float}
+
+
+@dataclass(frozen=True)
+class SampledPart:
+    """A run of a turn's ids that was sampled in one call, by one version of the weights."""
+
+    ids: list[int]
+    logprobs: list[float]
+    version: str | None
+    """The engine's name for the weights; `<=NAME` where it names only those at the call's end."""
 
 
 @dataclass(slots=True)
@@ -62,7 +71,7 @@ class Reply:
     """How many ids at the start of the prompt have the text of an earlier reply, so that they were not read again."""
     echo_text: EchoText | None = None
     """The text of the whole prompt's ids; None where it is not known, or a prefix was left out."""
-    parts: tuple[EnginePart, ...] = ()
+    parts: tuple[SampledPart, ...] = ()
     """The same ids in the parts in which an engine has sampled them; empty where a trainer has answered."""
     aborts: int = 0
     """How often the engine stopped in the middle of the turn."""

@@ -2,11 +2,11 @@
 
 - `script` reads a result: for each turn, what was sampled after which prompt, and what the tools and the environment
   answered.
-- `channels`, `tools` and `session` take the places of the real ones, and answer from a script. Where it has nothing,
+- `callback`, `tools` and `session` take the places of the real ones, and answer from a script. Where it has nothing,
   they go on to the real ones (a fork), or end the replay.
 """
 
-from rolloutpool_worker.recorded.channels import RecordedCallback, RecordedEngine
+from rolloutpool_worker.recorded.callback import RecordedCallback
 from rolloutpool_worker.recorded.script import RecordEnds, RecordLacks, RecordMismatch, Script
 from rolloutpool_worker.recorded.session import RecordedSession
 from rolloutpool_worker.recorded.tools import RecordedTools
@@ -16,7 +16,6 @@ __all__ = [
     "RecordLacks",
     "RecordMismatch",
     "RecordedCallback",
-    "RecordedEngine",
     "RecordedSession",
     "RecordedTools",
     "Script",

@@ -31,7 +31,7 @@ from rolloutpool_common.tokens.arrays import unpack
 from rolloutpool_common.tokens.context_fold import ContextFold
 from rolloutpool_common.tokens.entries import Entry, ForkEntry, SampledEntry
 from rolloutpool_worker.environments import StepAnswer
-from rolloutpool_worker.policy.engine_reply import EnginePart
+from rolloutpool_worker.policy.reply import SampledPart
 
 Messages = list[dict[str, Any]]
 
@@ -62,7 +62,7 @@ class RecordedTurn:
     """Begins with its prompt; other turns may have the same."""
     start: int
     """Where what was sampled begins in it."""
-    parts: tuple[EnginePart, ...]
+    parts: tuple[SampledPart, ...]
     """What was sampled; those without ids are left out."""
     after: list[ObservationRecord | EditRecord] = field(default_factory=list)
     """The records that follow it, up to the next turn."""
@@ -202,7 +202,7 @@ def _turn(record: TurnRecord, context: ContextFold) -> RecordedTurn:
     start = len(context.ids)
     _follow(context, sampled)
     parts = (
-        EnginePart(unpack(e.ids, array("I")).tolist(), unpack(e.logprobs, array("d")).tolist(), e.policy_version)
+        SampledPart(unpack(e.ids, array("I")).tolist(), unpack(e.logprobs, array("d")).tolist(), e.policy_version)
         for e in sampled
     )
     return RecordedTurn(record, context.ids, start, tuple(part for part in parts if part.ids))
@@ -213,11 +213,6 @@ def _follow(context: ContextFold, entries: Sequence[Entry]) -> None:
         # Another tail begins behind what any turn before was asked with. A fork may cut that, and its turns keep it.
         keep, anew = getattr(entry, "keep", None), isinstance(entry, ForkEntry)
         context.add(unpack(entry.ids, array("I")), keep, anew=anew)
-
-
-def joined(ids: Sequence[int]) -> bytes:
-    """Writes ids as a channel to an engine sends them: numbers and commas."""
-    return ",".join(map(str, ids)).encode()
 
 
 def shown_calls(calls: Sequence[Mapping[str, Any]]) -> str:

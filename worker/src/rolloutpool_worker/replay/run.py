@@ -31,25 +31,23 @@ from rolloutpool_common.protocol.replay import (
 )
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, TurnParser
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.agents.tool_calls import AGENTS
-from rolloutpool_worker.conversation.branch import Policy
+from rolloutpool_worker.capability import PolicyParts
+from rolloutpool_worker.composition import CAPABILITIES
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.conversation.engine_policy import EnginePolicy
-from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.environments import EnvironmentHost
-from rolloutpool_worker.policy import Breakers, Engines, Http1Client, Resolver
+from rolloutpool_worker.policy import Asking, Breakers, Http1Client, Resolver
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.recorded import (
     RecordedCallback,
-    RecordedEngine,
     RecordedSession,
     RecordedTools,
     RecordEnds,
@@ -183,36 +181,16 @@ class Replayer:
         session: RecordedSession | None,
     ) -> Conversation:
         spec = claim.spec
-        common: dict[str, Any] = {
-            "uid": claim.uid,
-            "attempt": claim.attempt,
-            "attempts": 1,
-            "reply_limits": ReplyLimits(1),
-            "pause": self._drain.pause,
-            "breakers": Breakers(),
-        }
-        policy: Policy
-        if spec.token_in:
-            shown = [tool.shown for tool in tools.values()]
-            parser = TurnParser.of(tokenizer, shown, spec.response_template)
-            channel = RecordedEngine(
-                script,
-                self._client,
-                spec,
-                group=None,
-                pause_seconds=0.0,
-                stop_ids=tokenizer.stop_ids,
-                engines=Engines(),
-                **common,
-            )
-            policy = EnginePolicy(channel, partial(EngineTokens, spec, tokenizer, shown, parser))
-        else:
-            callback = RecordedCallback(script, self._client, spec, **common)
-            shown = [tool.shown for tool in (TOOLS.values() if session is None else tools.values())]
+        asking = Asking(self._client, spec, claim.uid, claim.attempt, 1, ReplyLimits(1), self._drain.pause, Breakers())
+        callable_tools = [tool.shown for tool in tools.values()]
+        parts = PolicyParts(claim, spec, asking, tokenizer, callable_tools, script)
+        policy = next((own for one in CAPABILITIES if (own := one.replayed(parts)) is not None), None)
+        if policy is None:
+            shown = [tool.shown for tool in TOOLS.values()] if session is None else callable_tools
             # Nothing is known of the trainer. What it says of itself is not recorded, and decides only which mask is
             # tried first.
             track = partial(TokenTrack, spec, tokenizer, shown, TrainerKind.UNKNOWN)
-            policy = CallbackPolicy(callback, track)
+            policy = CallbackPolicy(RecordedCallback(script, asking), track)
         return Conversation(
             claim,
             journal=journal,

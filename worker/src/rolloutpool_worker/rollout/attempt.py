@@ -46,8 +46,8 @@ from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.asking import ungated
 from rolloutpool_worker.policy.breaker import waited_s
-from rolloutpool_worker.policy.callback import ungated
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide

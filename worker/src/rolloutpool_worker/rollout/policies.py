@@ -1,30 +1,27 @@
 """Says which policy a rollout is sampled by.
 
 - A trainer's callback (`CallbackPolicy`) renders the prompts itself. Its echoes are checked, and masks are planned.
-- An engine (`EnginePolicy`) is asked with the ledger's ids. The first prompt is rendered here, so it shows the tools
-  that the rollout may call; and the sampled text is parsed here.
+- An engine is asked with ids by a capability, which makes the policy. The first prompt is rendered here, so it shows
+  the tools that the rollout may call.
 - A controller of the Osmosis wire (`ChatPolicy`) answers with messages alone. There is no tokenizer, and no token.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rolloutpool_common.rendering import ChatTokenizer, TurnParser
-from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
+from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.capability import PolicyParts
 from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.chat_policy import ChatPolicy
-from rolloutpool_worker.conversation.engine_policy import EnginePolicy
-from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, ChatChannel, EngineChannel
-from rolloutpool_worker.policy.callback import BeforeCall, ungated
+from rolloutpool_worker.policy import Asking, CallbackChannel, ChatChannel
+from rolloutpool_worker.policy.asking import BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.waits import RolloutWaits
-from rolloutpool_worker.recorded import RecordedCallback, RecordedEngine, Script
+from rolloutpool_worker.recorded import RecordedCallback, Script
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
@@ -56,51 +53,26 @@ async def open_policy(
         changed["tools"] = list(shown)
     if changed:
         spec = spec.model_copy(update={"sampling_params": spec.sampling_params.model_copy(update=changed)})
-    # The channel alone gets the secrets in plain text. The other spec, which results are made from, keeps them sealed.
-    opened = services.store.with_secrets(spec)
-    reply_limits = ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects)
-    if spec.token_in and tokenizer is not None:
-        own = [tool.shown for tool in tools.values()] if shown is None else list(shown)
-        if needs_renderers(tokenizer, spec.response_template):
-            # Seconds, once per process.
-            await asyncio.to_thread(load_renderers)
-        parser = TurnParser.of(tokenizer, own, spec.response_template)
-        engine_of: Callable[..., EngineChannel] = EngineChannel if script is None else partial(RecordedEngine, script)
-        engine = engine_of(
-            services.turns,
-            opened,
-            uid=claim.uid,
-            group=None if claim.group is None else f"{claim.batch_id}/{claim.group}",
-            attempt=claim.attempt,
-            attempts=settings.trainer_attempts,
-            reply_limits=reply_limits,
-            pause_seconds=settings.engine_pause_seconds,
-            stop_ids=tokenizer.stop_ids,
-            pause=pause or services.drain.pause,
-            breakers=services.breakers,
-            engines=services.engines,
-            waits=waits,
-            trace=trace,
-            before_call=before_call,
-        )
-        return EnginePolicy(engine, partial(EngineTokens, spec, tokenizer, own, parser))
-    callback_of: Callable[..., CallbackChannel] = CallbackChannel if tokenizer is not None else ChatChannel
-    if script is not None:
-        callback_of = partial(RecordedCallback, script)
-    callback = callback_of(
+    asking = Asking(
         services.turns,
-        opened,
+        services.store.with_secrets(spec),
         uid=claim.uid,
         attempt=claim.attempt,
         attempts=settings.trainer_attempts,
-        reply_limits=reply_limits,
+        reply_limits=ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects),
         pause=pause or services.drain.pause,
         breakers=services.breakers,
-        trainers=services.trainers,
         waits=waits,
         trace=trace,
         before_call=before_call,
     )
+    if spec.token_in and tokenizer is not None:
+        own = [tool.shown for tool in tools.values()] if shown is None else list(shown)
+        return await services.policies[spec.protocol](PolicyParts(claim, spec, asking, tokenizer, own, script))
+    callback_of: Callable[..., CallbackChannel] = CallbackChannel if tokenizer is not None else ChatChannel
+    if script is not None:
+        callback_of = partial(RecordedCallback, script)
+    callback = callback_of(asking, services.trainers)
     if tokenizer is None:
         assert isinstance(callback, ChatChannel)
         callback.shown = [tool.shown for tool in tools.values()]

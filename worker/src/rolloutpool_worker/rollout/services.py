@@ -36,7 +36,6 @@ from rolloutpool_worker.environments.tool_servers import ToolServers
 from rolloutpool_worker.policy import (
     AiohttpTransport,
     Breakers,
-    Engines,
     Http1Client,
     HttpxTurns,
     IdempotentTrainers,
@@ -193,7 +192,6 @@ class Services:
         )
         self.breakers = Breakers()
         self.trainers = IdempotentTrainers()
-        self.engines = Engines()
         self.waits = ProcessWaits(self.store.waits, deadlines=deadlines)
         self.versions = PolicyVersions()
         self.kinds = TrainerKinds(self.store.trainers)
@@ -215,6 +213,8 @@ class Services:
         """Set by each beat whose answer says that suspects wait for an isolated worker."""
         self.capabilities = {one.name: one.open(self) for one in CAPABILITIES}
         """Their parts of this process, in order."""
+        self.policies = {kind: of for one in self.capabilities.values() for kind, of in one.policies.items()}
+        """Who makes the policy of a rollout that no callback samples, by its protocol."""
         self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
         self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
 

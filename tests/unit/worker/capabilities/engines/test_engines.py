@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.errors import RolloutError, TrainerStatusError, TrainerUnreachable
-from rolloutpool_worker.policy.engines import (
+from rolloutpool_worker.capabilities.engines.engines import (
     KEEP_SECONDS,
     SILENCE,
     TRIES,

@@ -7,9 +7,9 @@ import pytest
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.policy.engine_api import EngineCall
-from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall, VersionSpan
-from rolloutpool_worker.policy.vllm import COMPLETIONS, GENERATE, VllmApi
+from rolloutpool_worker.capabilities.engines.api import EngineCall
+from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall, VersionSpan
+from rolloutpool_worker.capabilities.engines.vllm import COMPLETIONS, GENERATE, VllmApi
 
 GENERATED = """
 {"output_mode": "tokens", "request_id": "generate-tokens-42", "model": "m", "created": 0,

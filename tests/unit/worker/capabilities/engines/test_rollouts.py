@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.engine_channels import BOTH
@@ -17,6 +17,8 @@ from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, Rol
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.engines.engines import Engines
+from rolloutpool_worker.capabilities.engines.opened import OpenEngines
 
 ANSWER = "It is 38."
 MESSAGES = [{"role": "user", "content": "Calculate 15 + 23"}]
@@ -241,7 +243,7 @@ async def test_a_context_that_is_full_ends_the_rollout(
     async with server(tokenizer, ADD, ANSWER) as engine:
         first = await run(worker, engine, protocol)
         engine.context = len(first.samples[0].prompt_ids) + len(engine.ids_of(1)) + 4
-        worker.services.engines = type(worker.services.engines)()
+        cast(OpenEngines, worker.services.capabilities["engines"]).engines = Engines()
         engine.asked.clear()
         result = await run(worker, engine, protocol)
     assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.LENGTH)

@@ -4,7 +4,7 @@ The prompt is the ledger, so no message travels, and nothing can drift. One turn
 
 1. The engine's context length is known before anything is sent (`engines`), and `max_tokens` is what fits. If nothing
    fits, the turn ends at once with `length` and without ids.
-2. The call is written (`engine_api`), sent (`endpoint`), and its reply checked (`engine_reply`).
+2. The call is written (`api`), sent (`policy.endpoint`), and its reply checked (`reply`).
 3. An engine may **abort** a call, for a weight update. The ids so far were sampled, so they are kept. The turn goes on:
    prompt and ids are the next prompt, and the rest of `max_tokens` is its budget. A new part of the turn begins there,
    because other weights may sample it.
@@ -44,22 +44,19 @@ from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.protocol.turn_headers import branch_name
 from rolloutpool_common.store.attachments import PackedPiece
-from rolloutpool_worker.policy.breaker import Breakers
-from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES, BeforeCall, ungated
-from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint
-from rolloutpool_worker.policy.engine_api import EngineApi, EngineCall
-from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall
-from rolloutpool_worker.policy.engines import Engines
-from rolloutpool_worker.policy.foreign_reply import ForeignReply, check_call
-from rolloutpool_worker.policy.sglang import SglangApi
-from rolloutpool_worker.policy.turn_client import TurnClient
-from rolloutpool_worker.policy.vllm import VllmApi
-from rolloutpool_worker.policy.waits import RolloutWaits
-from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
+from rolloutpool_worker.capabilities.engines.api import EngineApi, EngineCall
+from rolloutpool_worker.capabilities.engines.engines import Engines
+from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish, ReplyReader, SampledCall, check_call
+from rolloutpool_worker.capabilities.engines.sglang import SglangApi
+from rolloutpool_worker.capabilities.engines.vllm import VllmApi
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.callback import BACKOFF, OFF_LOOP_BYTES
+from rolloutpool_worker.policy.endpoint import TrainerEndpoint
+from rolloutpool_worker.policy.foreign_reply import ForeignReply
+from rolloutpool_worker.policy.reply import SampledPart
 
 _log = logging.getLogger(__name__)
 
@@ -94,59 +91,28 @@ class LedgerPrompt:
 class EngineChannel:
     """Asks the engine of one rollout for its turns."""
 
-    may_repeat = True
-    """An engine that is asked a turn again samples it again, and nobody else has the first one."""
-
     def __init__(
-        self,
-        client: TurnClient,
-        spec: RolloutSpec,
-        *,
-        uid: str,
-        group: str | None,
-        attempt: int,
-        attempts: int,
-        reply_limits: ReplyLimits,
-        pause_seconds: float,
-        stop_ids: frozenset[int],
-        pause: Callable[[float], Awaitable[None]],
-        breakers: Breakers,
-        engines: Engines,
-        waits: RolloutWaits | None = None,
-        trace: RolloutTrace = NO_TRACE,
-        before_call: BeforeCall = ungated,
+        self, asking: Asking, engines: Engines, *, group: str | None, pause_seconds: float, stop_ids: frozenset[int]
     ) -> None:
         """Prepares what is equal in every call."""
-        self._endpoint = TrainerEndpoint(client, breakers, spec, reply_limits=reply_limits)
+        spec, self._asking = asking.spec, asking
+        self._endpoint = TrainerEndpoint(asking.client, asking.breakers, spec, reply_limits=asking.reply_limits)
         self._api: EngineApi = (
             VllmApi(spec, sorted(stop_ids))
             if spec.protocol is EndpointProtocol.VLLM
             else SglangApi(spec, sorted(stop_ids))
         )
         self._spec = spec
-        self._uid = uid
+        self._uid = asking.uid
         self._group = group
-        self._attempt = attempt
-        self._attempts = attempts
         self._pause_seconds = pause_seconds
-        self._seconds = client.seconds + pause_seconds
-        self._pause = pause
-        self._before_call = before_call
+        self._seconds = asking.client.seconds + pause_seconds
+        self._before_call = asking.before_call
         self._engines = engines
-        self._waits = waits
-        self._trace = trace
+        self._waits = asking.waits
         self._calls = 0
         key = spec.callback_api_key
         self._key = {"Authorization": f"Bearer {key}"} if key else {}
-
-    async def ask_idempotent(self) -> bool:
-        """See `may_repeat`; nothing is asked."""
-        return True
-
-    def is_news(self, batch_id: str) -> bool:
-        """Engines promise nothing that would have to be noted."""
-        del batch_id
-        return False
 
     async def sample(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
         """Has the engine sample one turn."""
@@ -159,14 +125,14 @@ class EngineChannel:
         salt = self._salt(weights)
         # From the first sampled id on, the ledger says which weights it were.
         unsampled = weights if prompt.first_version is None else None
-        parts: list[EnginePart] = []
+        parts: list[SampledPart] = []
         attached: list[PackedPiece] = []
         text, done, aborts, idle = prompt.text, 0, 0, 0
         started = time.monotonic()
         while (left := await self._room(prompt.length, done, where)) > 0:
             self._calls += 1
             # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
-            name = f"{uid}/{turn}.{self._attempt}.{self._calls}"
+            name = f"{uid}/{turn}.{self._asking.attempt}.{self._calls}"
             # Before the limit for a paused engine begins: a paused run has a limit of its own.
             await self._before_call(midway=done > 0, weights=None if done else unsampled)
             length = prompt.length + done
@@ -177,7 +143,7 @@ class EngineChannel:
             if len(sampled.ids) > left:
                 raise TrainerProtocolError(f"{where}: {len(sampled.ids)} ids were sampled, {left} were asked for")
             parts += (
-                EnginePart(sampled.ids[s.start : s.end], sampled.logprobs[s.start : s.end], s.version)
+                SampledPart(sampled.ids[s.start : s.end], sampled.logprobs[s.start : s.end], s.version)
                 for s in sampled.spans
             )
             attached += sampled.pieces(turn, length)
@@ -227,7 +193,7 @@ class EngineChannel:
 
     async def _call(self, call: EngineCall, turn: int, where: str, *, midway: bool) -> SampledCall | None:
         """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
-        parent = self._trace.traceparent(turn)
+        parent = self._asking.trace.traceparent(turn)
         traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
 
         async def post() -> SampledCall | None:
@@ -309,7 +275,7 @@ class EngineChannel:
         waits = self._waits if samples else None
         failures, pauses, started = 0, 0, time.monotonic()
         if waits is not None:
-            failures = min(waits.tried, self._attempts - 1)
+            failures = min(waits.tried, self._asking.attempts - 1)
         while True:
             try:
                 if self._waits is None:
@@ -332,7 +298,7 @@ class EngineChannel:
                 failures += 1
                 if waits is not None:
                     waits.tried = failures if error.retryable else 0
-                if failures >= self._attempts or not error.retryable:
+                if failures >= self._asking.attempts or not error.retryable:
                     raise
                 asked = error.retry_after if isinstance(error, TrainerStatusError) else None
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
@@ -356,4 +322,4 @@ class EngineChannel:
             await self._waits.failed(error, tries, seconds)
         # A border: no call is in flight here, so a drain may end the turn.
         with IN_PAUSE:
-            await self._pause(seconds)
+            await self._asking.pause(seconds)

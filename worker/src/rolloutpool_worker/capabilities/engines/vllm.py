@@ -9,15 +9,15 @@ from typing import Any
 
 from rolloutpool_common.protocol.attachments import AttachmentKind
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.policy.engine_api import EngineCall, sampling_fields, with_ids
-from rolloutpool_worker.policy.engine_attachments import (
+from rolloutpool_worker.capabilities.engines.api import EngineCall, sampling_fields, with_ids
+from rolloutpool_worker.capabilities.engines.attachments import (
     CallAttachment,
     mask_attachment,
     npy_rows,
     routed_attachment,
     unpacked,
 )
-from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall
+from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall
 
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"

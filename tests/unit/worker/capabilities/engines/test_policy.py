@@ -8,13 +8,15 @@ from tests.support.conversations import SomeBranch, claim_of
 from rolloutpool_common.errors import RequestChanged
 from rolloutpool_common.protocol.journal import PlannedTurn
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
+from rolloutpool_worker.capabilities.engines.policy import EnginePolicy
+from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish
+from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.engine_policy import EnginePolicy
-from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.history import History
-from rolloutpool_worker.policy import EngineChannel, LedgerPrompt, Reply
-from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish
+from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.reply import SampledPart
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]
 MORE: list[dict[str, Any]] = [{"role": "user", "content": "And 4 more?"}]
@@ -23,7 +25,7 @@ MORE: list[dict[str, Any]] = [{"role": "user", "content": "And 4 more?"}]
 class _Engine:
     """Says one thing, and remembers what it was asked."""
 
-    def __init__(self, parts: tuple[EnginePart, ...], finish: Finish, aborts: int = 0) -> None:
+    def __init__(self, parts: tuple[SampledPart, ...], finish: Finish, aborts: int = 0) -> None:
         self.turn = EngineTurn(parts, finish, aborts)
         self.asked: list[tuple[int, LedgerPrompt]] = []
 
@@ -32,18 +34,12 @@ class _Engine:
         self.asked.append((turn, prompt))
         return self.turn
 
-    def is_news(self, batch_id: str) -> bool:
-        return False
-
-    async def ask_idempotent(self) -> bool:
-        return True
-
 
 class _Asking:
     """A policy, and the branch that it is asked for."""
 
     def __init__(self, engine: _Engine, tokens: EngineTokens) -> None:
-        self.policy = EnginePolicy(cast(EngineChannel, engine), lambda: tokens)
+        self.policy = EnginePolicy(engine.sample, lambda: tokens)
         self.branch = SomeBranch(History(ASK), tokens)
 
     async def plan(self, turn: int) -> PlannedTurn:
@@ -56,7 +52,7 @@ class _Asking:
 
 def asker(tokenizer: ChatTokenizer, text: str, finish: Finish = Finish.STOP) -> tuple[_Asking, _Engine, EngineTokens]:
     ids = tokenizer.encode(text)
-    engine = _Engine((EnginePart(ids[:1], [-0.1], "1"), EnginePart(ids[1:], [-0.2] * (len(ids) - 1), "2")), finish, 1)
+    engine = _Engine((SampledPart(ids[:1], [-0.1], "1"), SampledPart(ids[1:], [-0.2] * (len(ids) - 1), "2")), finish, 1)
     tokens = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
     return _Asking(engine, tokens), engine, tokens
 
@@ -96,3 +92,10 @@ async def test_only_a_stop_ends_a_turn(tokenizer: ChatTokenizer, finish: Finish)
     reply, _ = await asking.ask(1)
     assert (reply.message["content"], reply.message["tool_calls"]) == (text, None)
     assert reply.finish_reason == finish.value
+
+
+async def test_nothing_has_to_be_asked_about_repetitions(tokenizer: ChatTokenizer) -> None:
+    policy = asker(tokenizer, "8")[0].policy
+    assert policy.may_repeat
+    assert await policy.ask_idempotent()
+    assert not policy.is_news("b")

@@ -13,9 +13,9 @@ from rolloutpool_common.errors import RequestFault, TrainerStatusError
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.engines.reply import Finish
 from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import Http1Client, Resolver
-from rolloutpool_worker.policy.engine_reply import Finish
 
 
 @BOTH

@@ -19,10 +19,11 @@ from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, ParsedTurn, TurnParser
 from rolloutpool_common.tokens.entries import SampledEntry
+from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import LedgerPrompt, Reply
-from rolloutpool_worker.policy.engine_reply import EnginePart
+from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.reply import SampledPart
 
 PROMPT_TAIL = 48
 """Ids at the prompt's end that a parser looks at: some templates open a block of thoughts there."""
@@ -75,7 +76,7 @@ class EngineTokens(TokenTrack):
         self._echoes.check_vocabulary("token_ids", reply.token_ids, asked.turn)
         text = _joined(self.prompt().text, reply.token_ids)
         # A turn without ids has a part as well, so that the ledger knows that the policy had this turn.
-        for part in reply.parts or (EnginePart([], [], None),):
+        for part in reply.parts or (SampledPart([], [], None),):
             self.ledger.append_sampled(
                 part.ids, part.logprobs, turn=asked.turn, policy_version=part.version, train=train
             )

@@ -10,10 +10,10 @@ from rolloutpool_common.errors import TemplateUnusable, TrainerProtocolError
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
+from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.policy import Reply
-from rolloutpool_worker.policy.engine_reply import EnginePart
+from rolloutpool_worker.policy.reply import SampledPart
 
 ASK = [{"role": "user", "content": "Calculate 5 + 3"}]
 MORE = [{"role": "user", "content": "And 4 more?"}]
@@ -24,7 +24,7 @@ def tokens(tokenizer: ChatTokenizer) -> EngineTokens:
     return EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
 
 
-def reply(*parts: EnginePart) -> Reply:
+def reply(*parts: SampledPart) -> Reply:
     fields: dict[str, Any] = dict.fromkeys(
         ("message", "finish_reason", "prompt_token_ids", "policy_version", "keeps_ids", "fingerprint")
     )
@@ -37,12 +37,12 @@ def reply(*parts: EnginePart) -> Reply:
     )
 
 
-async def ingest(tokens: EngineTokens, turn: int, *parts: EnginePart, edited: bool = False) -> DriftLabel:
+async def ingest(tokens: EngineTokens, turn: int, *parts: SampledPart, edited: bool = False) -> DriftLabel:
     return (await tokens.ingest_reply(reply(*parts), ASK, AskedTurn(turn, edited=edited), train=True)).label
 
 
-def part(*ids: int, version: str | None = None) -> EnginePart:
-    return EnginePart(list(ids), [-0.5] * len(ids), version)
+def part(*ids: int, version: str | None = None) -> SampledPart:
+    return SampledPart(list(ids), [-0.5] * len(ids), version)
 
 
 def check_prompt(tokens: EngineTokens) -> None:

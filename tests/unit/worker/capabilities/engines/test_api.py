@@ -7,7 +7,7 @@ import pytest
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.policy.engine_api import sampling_fields, with_ids
+from rolloutpool_worker.capabilities.engines.api import sampling_fields, with_ids
 
 
 def spec(**sampling: Any) -> RolloutSpec:

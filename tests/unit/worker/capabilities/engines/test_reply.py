@@ -7,9 +7,20 @@ import orjson
 import pytest
 
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_worker.policy.engine_reply import EnginePart, EngineTurn, Finish, ReplyReader, SampledCall, VersionSpan
+from rolloutpool_worker.capabilities.engines.reply import (
+    EngineTurn,
+    Finish,
+    ReplyReader,
+    SampledCall,
+    VersionSpan,
+    check_call,
+)
+from rolloutpool_worker.policy.foreign_reply import ForeignReply
+from rolloutpool_worker.policy.reply import SampledPart
 
 WHERE = "turn 1"
+UID = "b0c1d2-0"
+NAME = f"{UID}/2.1.3"
 
 
 def reader(document: Any = None, prompt: bytes = b"1,2") -> ReplyReader:
@@ -148,8 +159,46 @@ def test_one_choice_is_expected(choices: Any) -> None:
 
 
 def test_a_turn_is_its_parts() -> None:
-    parts = EnginePart([1, 2], [-0.1, -0.2], "4"), EnginePart([3], [-0.3], "5")
+    parts = SampledPart([1, 2], [-0.1, -0.2], "4"), SampledPart([3], [-0.3], "5")
     turn = EngineTurn(parts, Finish.STOP, aborts=1)
     assert (turn.ids, turn.logprobs, turn.version) == ([1, 2, 3], [-0.1, -0.2, -0.3], "5")
     assert EngineTurn((), Finish.LENGTH).version is None
     assert list(itertools.chain(*(part.ids for part in parts))) == turn.ids
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        NAME,
+        f"cmpl-{NAME}",
+        f"generate-tokens-{NAME}",
+        f"cmpl-{NAME}-0",
+        # The name is not given back: some versions make an id up, and gateways bring their own.
+        None,
+        "",
+        7,
+        [NAME],
+        "generate-tokens-3f2a51c0",
+        "cmpl-0b1e6f0a-6f3d-4f43-9f2e-1c7f0d2b9e55",
+        "chatcmpl-1.2.3",
+    ],
+)
+def test_a_call_has_its_own_reply(reported: Any) -> None:
+    check_call((reported, None), NAME)
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "cmpl-b0c1d2-1/2.1.3",
+        f"cmpl-{UID}/1.1.3",
+        f"cmpl-{UID}/2.2.3",
+        f"cmpl-{UID}/2.1.31",
+        f"cmpl-{UID}/2.1.2",
+        f"9{NAME}",
+        "generate-tokens-b9/1.1.1-0",
+    ],
+)
+def test_another_calls_reply_is_foreign(reported: str) -> None:
+    with pytest.raises(ForeignReply, match="the reply names another turn"):
+        check_call((None, reported), NAME)

@@ -14,8 +14,8 @@ from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, 
 from rolloutpool_common.outcomes import Category
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy.engine_reply import Finish
-from rolloutpool_worker.policy.engines import KEEP_SECONDS, SILENCE, Engines
+from rolloutpool_worker.capabilities.engines.engines import KEEP_SECONDS, SILENCE, Engines
+from rolloutpool_worker.capabilities.engines.reply import Finish
 
 
 @BOTH
@@ -365,10 +365,3 @@ async def test_a_reply_of_ten_megabytes_is_not_read(store: Store, channels: Chan
         engine.change = lambda reply: reply.update(model="x" * 10_000_000)
         with pytest.raises(TrainerProtocolError, match="larger than"):
             await (await channels.to(store, engine)).sample(1, prompt())
-
-
-async def test_nothing_has_to_be_asked_about_repetitions(store: Store, channels: Channels) -> None:
-    channel = await channels.to(store, NOWHERE)
-    assert channel.may_repeat
-    assert await channel.ask_idempotent()
-    assert not channel.is_news("b")

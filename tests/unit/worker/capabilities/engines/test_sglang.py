@@ -7,8 +7,8 @@ import pytest
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.policy.engine_reply import Finish, ReplyReader, SampledCall, VersionSpan
-from rolloutpool_worker.policy.sglang import GENERATE, SglangApi
+from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall, VersionSpan
+from rolloutpool_worker.capabilities.engines.sglang import GENERATE, SglangApi
 
 GENERATED = """
 {"text": "…", "output_ids": [5, 6, 9], "prompt_token_ids": [1, 2],

@@ -12,8 +12,8 @@ import orjson
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.policy.engine_attachments import CallAttachment
-from rolloutpool_worker.policy.engine_reply import ReplyReader, SampledCall
+from rolloutpool_worker.capabilities.engines.attachments import CallAttachment
+from rolloutpool_worker.capabilities.engines.reply import ReplyReader, SampledCall
 
 _OURS = frozenset(
     {

@@ -16,8 +16,8 @@ from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store.attachments import PackedArray
-from rolloutpool_worker.policy.engine_api import EngineCall
-from rolloutpool_worker.policy.engine_attachments import (
+from rolloutpool_worker.capabilities.engines.api import EngineCall
+from rolloutpool_worker.capabilities.engines.attachments import (
     CallAttachment,
     mask_attachment,
     npy_rows,
@@ -25,9 +25,9 @@ from rolloutpool_worker.policy.engine_attachments import (
     routed_attachment,
     unpacked,
 )
-from rolloutpool_worker.policy.engine_reply import ReplyReader
-from rolloutpool_worker.policy.sglang import SglangApi
-from rolloutpool_worker.policy.vllm import COMPLETIONS, GENERATE, VllmApi
+from rolloutpool_worker.capabilities.engines.reply import ReplyReader
+from rolloutpool_worker.capabilities.engines.sglang import SglangApi
+from rolloutpool_worker.capabilities.engines.vllm import COMPLETIONS, GENERATE, VllmApi
 
 CONTEXT = [11, 12, 13, 5, 6, 9]
 """Three ids of a prompt, and three that were sampled."""

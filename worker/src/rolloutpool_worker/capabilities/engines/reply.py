@@ -16,8 +16,9 @@ before the reply is parsed; only where that fails are its ids read.
 """
 
 import math
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,7 +28,9 @@ import orjson
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.attachments import piece_digest
 from rolloutpool_common.store.attachments import PackedPiece
-from rolloutpool_worker.policy.engine_attachments import CallAttachment
+from rolloutpool_worker.capabilities.engines.attachments import CallAttachment
+from rolloutpool_worker.policy.foreign_reply import ForeignReply
+from rolloutpool_worker.policy.reply import SampledPart
 
 MISSING_LOGPROB = -9999.0
 """What vLLM writes for minus infinity, and where it has no log-probability."""
@@ -35,6 +38,8 @@ HIGHEST_LOGPROB = 1e-3
 """A log-probability is at most 0. Rounding in half precision gives a little more."""
 _KEY = b'"prompt_token_ids":['
 _WORD = secrets.token_hex(16)
+_CALL_NAME = re.compile(r"/\d+\.\d+\.\d+(?=$|\D)")
+"""What the names of all calls have, and hardly another id: turn, attempt and number behind the rollout."""
 
 
 class Finish(StrEnum):
@@ -91,20 +96,10 @@ class SampledCall:
 
 
 @dataclass(frozen=True)
-class EnginePart:
-    """A run of a turn's ids that was sampled in one call, by one version of the weights."""
-
-    ids: list[int]
-    logprobs: list[float]
-    version: str | None
-    """The engine's name for the weights; `<=NAME` where it names only those at the call's end."""
-
-
-@dataclass(frozen=True)
 class EngineTurn:
     """One whole turn, in one call or several."""
 
-    parts: tuple[EnginePart, ...]
+    parts: tuple[SampledPart, ...]
     finish: Finish
     """Never ABORT."""
     aborts: int = 0
@@ -227,3 +222,17 @@ class ReplyReader:
         if not number or not math.isfinite(value) or not MISSING_LOGPROB < value <= HIGHEST_LOGPROB:
             raise self.refusal(f"the engine has no log-probability for the sampled id at {place} ({str(value)[:30]})")
         return float(value)
+
+
+def check_call(reported: Iterable[Any], name: str) -> None:
+    """Compares the ids that a reply has with the name of its call; raises `ForeignReply`.
+
+    Some versions of vLLM make up an id, and a gateway may name the request by `X-Request-Id`, so an id counts only if
+    it has the form of our names.
+    """
+    for found in reported:
+        if not isinstance(found, str) or _CALL_NAME.search(found) is None:
+            continue
+        before, _, after = found.rpartition(name)
+        if name not in found or (before and before[-1].isalnum()) or after[:1].isdigit():
+            raise ForeignReply()

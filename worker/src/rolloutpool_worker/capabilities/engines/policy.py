@@ -5,34 +5,49 @@ that is journaled is the digest of the ids: a worker that would ask with other i
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from rolloutpool_common.errors import RequestChanged
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
+from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
+from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish
+from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.engine_tokens import EngineTokens
 from rolloutpool_worker.conversation.off_loop import off_loop
-from rolloutpool_worker.policy import EngineChannel, Reply
-from rolloutpool_worker.policy.engine_reply import Finish
+from rolloutpool_worker.policy import Reply
 
 PARSING = 4
 """An id counts as so many characters for `off_loop`, because parsing looks at its text several times."""
 
 
+class Sampler(Protocol):
+    """Samples a turn: an engine (`EngineChannel.sample`), or a record of one (`RecordedEngine`)."""
+
+    async def __call__(self, turn: int, prompt: LedgerPrompt, *, branch: int = 0) -> EngineTurn:
+        """Samples one turn after the prompt."""
+        ...
+
+
 class EnginePolicy:
     """Plans and asks the turns of one rollout."""
 
-    def __init__(self, channel: EngineChannel, open_tokens: Callable[[], EngineTokens]) -> None:
-        """A policy that is asked by `channel`; `open_tokens` makes the account of a branch's tokens."""
-        self.open_tokens = open_tokens
-        self.is_news = channel.is_news
-        self.ask_idempotent = channel.ask_idempotent
-        self._channel = channel
+    may_repeat = True
+    """An engine that is asked a turn again samples it again, and nobody else has the first one."""
 
-    @property
-    def may_repeat(self) -> bool:
-        """See `Policy.may_repeat`."""
-        return self._channel.may_repeat
+    def __init__(self, sample: Sampler, open_tokens: Callable[[], EngineTokens]) -> None:
+        """A policy whose turns `sample` samples; `open_tokens` makes the account of a branch's tokens."""
+        self.open_tokens = open_tokens
+        self._sample = sample
+
+    async def ask_idempotent(self) -> bool:
+        """See `may_repeat`; nothing is asked."""
+        return True
+
+    def is_news(self, batch_id: str) -> bool:
+        """Engines promise nothing that would have to be noted."""
+        del batch_id
+        return False
 
     async def plan(self, branch: Branch, turn: int, *, edited: bool = False) -> PlannedTurn:
         """Notes the ids that a turn is asked with; see `Policy.plan`."""
@@ -49,7 +64,7 @@ class EnginePolicy:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         if fork is not None and turn == fork.turn:
             fork.check(tokens)
-        sampled = await self._channel.sample(turn, tokens.prompt(), branch=branch.number)
+        sampled = await self._sample(turn, tokens.prompt(), branch=branch.number)
         ids, call_ids = sampled.ids, sampled.call_ids
         whole = sampled.finish is Finish.STOP
         parsed = await off_loop(PARSING * len(ids), lambda: tokens.parse(ids, whole=whole, call_ids=call_ids))
