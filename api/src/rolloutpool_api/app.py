@@ -33,7 +33,6 @@ from rolloutpool_api.large_bodies import LargeBodies
 from rolloutpool_api.overview import Overview
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
-    attachments,
     batch_list,
     batches,
     docs,
@@ -150,7 +149,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
-    modules = (batches, batch_list, rows, attachments, history, runs, operations, overview, forks)
+    modules = (batches, batch_list, rows, history, runs, operations, overview, forks)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, osmosis, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):

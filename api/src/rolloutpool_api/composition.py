@@ -31,8 +31,9 @@ COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotation
 
 def routers() -> tuple[APIRouter, ...]:
     """Returns the routes, for the application."""
+    from rolloutpool_api.capabilities.engines import routes as engines
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (harness.router, *grading.routers, webhooks.router)
+    return (engines.router, harness.router, *grading.routers, webhooks.router)

@@ -8,6 +8,8 @@ module, so nothing that a capability has here does I/O.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rolloutpool_common.capabilities.engines.stored import Engines
+from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
@@ -19,7 +21,7 @@ from rolloutpool_common.capability import StoredCapability
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
-CAPABILITIES: tuple[StoredCapability, ...] = (Harness(), Grading(), Webhooks())
+CAPABILITIES: tuple[StoredCapability, ...] = (Engines(), Harness(), Grading(), Webhooks())
 
 
 class BatchRequestFields(DeliveryField):
@@ -34,8 +36,12 @@ class RunOptionsFields(GraderField, HarnessField):
     """Of `RunOptions`: what a batch or a rollout may set, and a worker obeys."""
 
 
-class RolloutResultFields(GradeFields, HarnessReportField):
+class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField):
     """Of `RolloutResult`."""
+
+
+class EndpointFields(AttachField):
+    """Of `EndpointOptions`."""
 
 
 class WorkerFields(GraderNames):

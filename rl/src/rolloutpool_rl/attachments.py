@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rolloutpool_common.protocol.attachments import AttachedPiece, AttachmentKind, piece_digest
+from rolloutpool_common.capabilities.engines.attachments import AttachedPiece, piece_digest
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_rl.errors import AttachmentForeign, ShapeMismatch
 

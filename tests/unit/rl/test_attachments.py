@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.attachments import (
+from rolloutpool_common.capabilities.engines.attachments import (
     AttachedArray,
     AttachedPiece,
-    AttachmentKind,
     AttachmentLack,
     piece_digest,
 )
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment
 from rolloutpool_rl.attachments import routed_experts, sampling_masks
 from rolloutpool_rl.errors import AttachmentForeign, ShapeMismatch

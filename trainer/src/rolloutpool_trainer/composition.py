@@ -6,6 +6,8 @@ A *place* is a module and a name in it, with a colon between; it is imported whe
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rolloutpool_trainer.capabilities.engines.aio_client import AsyncEngineClient
+from rolloutpool_trainer.capabilities.engines.sync_client import SyncEngineClient
 from rolloutpool_trainer.capabilities.grading.aio_batch import AsyncGradedBatch
 from rolloutpool_trainer.capabilities.grading.aio_client import AsyncGradedClient
 from rolloutpool_trainer.capabilities.grading.aio_group import AsyncGradedGroup
@@ -45,11 +47,11 @@ class SyncGroupParts(SyncGradedGroup):
     __slots__ = ()
 
 
-class AsyncClientParts(AsyncGradedClient):
+class AsyncClientParts(AsyncEngineClient, AsyncGradedClient):
     """Methods of a client, for asyncio."""
 
 
-class SyncClientParts(SyncGradedClient):
+class SyncClientParts(SyncEngineClient, SyncGradedClient):
     """Methods of a client that block."""
 
 

@@ -6,9 +6,9 @@ These fields go with the endpoint: beside `server_urls` in a batch's `trainer`, 
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from rolloutpool_common.protocol.attachments import AttachmentKind
+from rolloutpool_common.composition import EndpointFields
 
 
 class EndpointProtocol(StrEnum):
@@ -31,7 +31,7 @@ class LogprobsMode(StrEnum):
     """The one that was sampled from."""
 
 
-class EndpointOptions(BaseModel):
+class EndpointOptions(EndpointFields):
     """How an endpoint is asked. All fields but `protocol` are for engines only."""
 
     protocol: EndpointProtocol = EndpointProtocol.CALLBACK
@@ -43,8 +43,6 @@ class EndpointOptions(BaseModel):
     response_template: dict[str, Any] | str | None = None
     """How sampled text is parsed: a template in the form of transformers, or the name of a syntax (`hermes`,
     `qwen_xml`, `glm`, `deepseek`, `mistral`, `llama_json`); null finds out by the chat template."""
-    attach: list[AttachmentKind] = Field(default_factory=list, max_length=len(AttachmentKind))
-    """What the engine says of ids and is kept beside each result: `routed_experts`, `sampling_mask`."""
 
     @property
     def token_in(self) -> bool:

@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field
 from rolloutpool_common.composition import RolloutResultFields
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.answer import is_none
-from rolloutpool_common.protocol.attachments import AttachmentsReport
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.messages import Message
@@ -214,8 +213,6 @@ class _RolloutResult(BaseModel):
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
     forked_from: ForkOrigin | None = None
     """The rollout whose first turns it has; null unless it is a fork."""
-    attachments: AttachmentsReport | None = Field(default=None, exclude_if=is_none)
-    """`bytes`, and of each kind in how many turns some is `missing`; left out where nothing was asked for."""
     replay: ReplayRecord | None = None
     """The record that a replay and a fork need, or null."""
 

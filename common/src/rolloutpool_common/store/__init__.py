@@ -1,7 +1,7 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
-`runs`, `leases`, `attachments`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `preflights`,
+`runs`, `leases`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `preflights`,
 `doubts`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Capabilities (`composition`) keep
 what is theirs through its `connection`. Every change of state is one Lua script (`scripts/`), so that it happens whole
 or not at all. Start with:
@@ -21,7 +21,6 @@ from collections.abc import Callable
 
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.attachments import Attachments
 from rolloutpool_common.store.batch_list import BatchLists
 from rolloutpool_common.store.batch_tokenizers import BatchTokenizers
 from rolloutpool_common.store.batches import Batches
@@ -139,7 +138,6 @@ class Store:
         self.histories = Histories(connection)
         self.runs = Runs(connection)
         self.leases = Leases(connection)
-        self.attachments = Attachments(connection)
         self.pieces = Pieces(connection)
         self.offers = Offers(connection)
         self.outbox = Outbox(connection)

@@ -12,7 +12,6 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import (
     BatchState,
     Priority,
@@ -190,13 +189,6 @@ class RolloutClient(SyncClientParts):
     def history(self, uid: str) -> RolloutHistory:
         """Asks which workers had a rollout, and why it was queued again. Takes the uid only."""
         return self.ask(views.history(uid))
-
-    def attachments(self, uid: str) -> RolloutAttachments:
-        """Asks for what an engine has said of a rollout's ids besides log-probabilities. Takes the uid only.
-
-        `rolloutpool_rl.attachments` puts it to the tokens of the rollout's samples.
-        """
-        return self.ask(views.attachments(uid))
 
     def token_pieces(self, tokenizer_sha256: str) -> TokenPieces:
         """Asks what each id of a tokenizer reads; for tokenizers that made kept rollouts of this key.

@@ -5,7 +5,6 @@ As in `calls`, each function makes a `Call` without any network.
 
 from collections.abc import Mapping, Sequence
 
-from rolloutpool_common.protocol.attachments import RolloutAttachments
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.protocol.history import RolloutHistory
@@ -94,8 +93,3 @@ def token_pieces(tokenizer_sha256: str) -> Call[TokenPieces]:
 def history(uid: str) -> Call[RolloutHistory]:
     """`GET /v1/rollouts/{uid}/history`; takes the pool's uid only."""
     return Call(method="GET", path=f"{resource('rollouts', uid)}/history", read=read_model(RolloutHistory))
-
-
-def attachments(uid: str) -> Call[RolloutAttachments]:
-    """`GET /v1/rollouts/{uid}/attachments`; takes the pool's uid only."""
-    return Call(method="GET", path=f"{resource('rollouts', uid)}/attachments", read=read_model(RolloutAttachments))

@@ -30,9 +30,8 @@ from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.environments import EnvironmentFacts
 from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
-from rolloutpool_common.protocol.result import ToolTime, TurnSummary
+from rolloutpool_common.protocol.result import Sample, ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.conversation.attachments import TurnAttachments
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
@@ -69,12 +68,33 @@ class SampledTurn:
     """What a capability answered to the note that was written with the turn; None where the turn was replayed."""
 
 
+class KeptBeside(Protocol):
+    """Holds what a policy says of its turns that is kept beside the result, not in it. Nothing of it is journaled."""
+
+    def add(self, said: Sequence[Any]) -> None:
+        """Keeps what one turn has."""
+        ...
+
+    def fields(self, samples: Sequence[Sample]) -> tuple[dict[str, Any], list[str]]:
+        """Returns what the result says of it: fields, and warnings."""
+        ...
+
+    def record(self) -> bytes:
+        """Returns it as it is stored; empty where there is none."""
+        ...
+
+
 class Policy(Protocol):
     """Who samples the turns of a rollout: it asks, keeps account of the tokens, and resumes.
 
     There are three: a trainer's callback (`callback_policy`), a chat endpoint that gives no ids (`chat_policy`), and an
     inference engine (`capabilities.engines`).
     """
+
+    @property
+    def beside(self) -> KeptBeside | None:
+        """What it keeps beside the result; None where that is nothing."""
+        ...
 
     @property
     def may_repeat(self) -> bool:
@@ -116,7 +136,6 @@ class Branch:
         stop: RolloutStop,
         trace: RolloutTrace,
         measures: Measures,
-        attachments: TurnAttachments,
         fork: ForkPoint | None = None,
     ) -> None:
         """A branch that begins with these messages."""
@@ -126,7 +145,6 @@ class Branch:
         """Who is asked for its next turn; its account of tokens stays the one of the first."""
         self.tokens = policy.open_tokens()
         self.measures = measures
-        self.attachments = attachments
         self.fork = fork
         self.planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
@@ -216,8 +234,8 @@ class Branch:
         )
         if self._trace is not NO_TRACE:
             self._trace.chat(turn, start, summary=summary)
-        if reply.attachments:
-            self.attachments.add(reply.attachments)
+        if reply.beside and self.policy.beside is not None:
+            self.policy.beside.add(reply.beside)
         if _log.isEnabledFor(logging.DEBUG):
             self._log_turn(record)
         result = self._apply_turn(record, reply.calls)

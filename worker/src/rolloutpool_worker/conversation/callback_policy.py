@@ -46,6 +46,8 @@ _NO_MASK = MaskPlan((0,), 0, None)
 class CallbackPolicy:
     """Plans and asks the turns of one rollout."""
 
+    beside = None
+
     def __init__(self, channel: CallbackChannel, open_tokens: Callable[[], TokenTrack]) -> None:
         """A policy that is asked by `channel`; `open_tokens` makes the account of a branch's tokens."""
         self.open_tokens = open_tokens

@@ -59,6 +59,8 @@ class NoTokens(TokenTrack):
 class ChatPolicy:
     """Plans and asks the turns of one rollout."""
 
+    beside = None
+
     def __init__(self, channel: ChatChannel) -> None:
         """A policy that is asked by `channel`."""
         self.open_tokens = NoTokens

@@ -17,7 +17,6 @@ from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.result import Alignment, ToolTime
 from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_worker.conversation.attachments import TurnAttachments
 from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
@@ -58,7 +57,6 @@ class Conversation(Branch):
             stop=stop,
             trace=trace,
             measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace"))),
-            attachments=TurnAttachments(claim.spec, claim.attachment_bytes),
             fork=fork,
         )
         self.claim = claim
@@ -96,7 +94,6 @@ class Conversation(Branch):
             stop=self._stop,
             trace=self._trace,
             measures=self.measures,
-            attachments=self.attachments,
         )
         self.branches.append(branch)
         return branch

@@ -26,7 +26,6 @@ from rolloutpool_common.protocol.turn_headers import (
     HEADER_KEEPS_IDS,
     HEADER_POLICY_VERSION,
 )
-from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.policy.repeated_echo import EchoText, read
 
 POLICY_VERSION, _ECHO_PREFIX, _KEEPS_IDS, _FINGERPRINT = (
@@ -75,8 +74,8 @@ class Reply:
     """The same ids in the parts in which an engine has sampled them; empty where a trainer has answered."""
     aborts: int = 0
     """How often the engine stopped in the middle of the turn."""
-    attachments: tuple[PackedPiece, ...] = ()
-    """What an engine has said of the ids besides, to be kept beside the result."""
+    beside: Sequence[Any] = ()
+    """What the policy keeps beside the result (`conversation.branch.KeptBeside`)."""
     calls: Sequence[ToolCall] | None = None
     """The calls in `message`; None where nobody has read them yet."""
 

@@ -142,9 +142,8 @@ class Attempt:
 
     def _attachments(self, ended: RolloutResult) -> bytes:
         """Returns what is kept beside a result; empty where it delivers no ids, or this attempt has sampled none."""
-        if self._conversation is None or ended.attachments is None:
-            return b""
-        return self._conversation.attachments.record()
+        beside = None if self._conversation is None else self._conversation.policy.beside
+        return b"" if beside is None or ended.attachments is None else beside.record()
 
     async def _restart_if_ambiguous(self) -> None:
         """Forgets the journal where the turn in doubt must not be asked again, but the whole rollout may be."""

@@ -52,8 +52,8 @@ def make_result(
         measures = talk.measures
         spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
         samples = _samples(talk)
-        attachments = talk.attachments.report(samples)
-        lacks = ["attachments_missing"] if attachments is not None and any(attachments.missing.values()) else []
+        beside = talk.policy.beside
+        kept, lacks = ({}, []) if beside is None else beside.fields(samples)
         known = {
             "messages": talk.messages,
             "samples": samples,
@@ -69,7 +69,7 @@ def make_result(
             "trace": measures.trace if spec.metadata.get("debug_trace") else None,
             "environment": _report(talk),
             **_reward(talk, outcome),
-            "attachments": attachments,
+            **kept,
         }
     result = RolloutResult(
         uid=claim.uid,

@@ -12,10 +12,11 @@ import zstandard
 from numpy.typing import NDArray
 from tests.support.imitated_engine import experts_of, mask_of
 
+from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
+from rolloutpool_common.capabilities.engines.kept import PackedArray
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.errors import RequestFault
-from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.store.attachments import PackedArray
 from rolloutpool_worker.capabilities.engines.api import EngineCall
 from rolloutpool_worker.capabilities.engines.attachments import (
     CallAttachment,

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
-from rolloutpool_common.store.attachments import PackedArray
+from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
+from rolloutpool_common.capabilities.engines.kept import PackedArray
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.tokens.arrays import float_bytes, id_bytes
 
 _NPY = b"\x93NUMPY"

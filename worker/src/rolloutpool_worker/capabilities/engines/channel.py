@@ -32,6 +32,7 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_common.capabilities.engines.kept import PackedPiece
 from rolloutpool_common.errors import (
     PromptTooLong,
     RolloutError,
@@ -46,7 +47,6 @@ from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.trace import HEADER_TRACEPARENT
 from rolloutpool_common.protocol.turn_headers import branch_name
-from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.capabilities.engines.api import EngineApi, EngineCall
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish, ReplyReader, SampledCall, check_call

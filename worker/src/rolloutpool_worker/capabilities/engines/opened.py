@@ -11,6 +11,7 @@ from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.policy import EnginePolicy, Sampler
 from rolloutpool_worker.capabilities.engines.recorded import RecordedEngine
 from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
+from rolloutpool_worker.capabilities.engines.turn_attachments import TurnAttachments
 from rolloutpool_worker.capability import OpenCapability, PolicyParts, WorkerCapability, WorkerDoor
 from rolloutpool_worker.conversation.branch import Policy
 
@@ -61,4 +62,5 @@ class WorkerEngines(WorkerCapability):
 def _policy_of(parts: PolicyParts, sample: Sampler) -> EnginePolicy:
     spec, tokenizer, tools = parts.spec, parts.tokenizer, parts.tools
     parser = TurnParser.of(tokenizer, tools, spec.response_template)
-    return EnginePolicy(sample, partial(EngineTokens, spec, tokenizer, tools, parser))
+    attachments = TurnAttachments(spec, parts.claim.attachment_bytes) if spec.attach else None
+    return EnginePolicy(sample, partial(EngineTokens, spec, tokenizer, tools, parser), attachments)

@@ -12,6 +12,7 @@ from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
 from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
 from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish
 from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
+from rolloutpool_worker.capabilities.engines.turn_attachments import TurnAttachments
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.off_loop import off_loop
@@ -35,9 +36,12 @@ class EnginePolicy:
     may_repeat = True
     """An engine that is asked a turn again samples it again, and nobody else has the first one."""
 
-    def __init__(self, sample: Sampler, open_tokens: Callable[[], EngineTokens]) -> None:
+    def __init__(
+        self, sample: Sampler, open_tokens: Callable[[], EngineTokens], attachments: TurnAttachments | None = None
+    ) -> None:
         """A policy whose turns `sample` samples; `open_tokens` makes the account of a branch's tokens."""
         self.open_tokens = open_tokens
+        self.beside = attachments
         self._sample = sample
 
     async def ask_idempotent(self) -> bool:
@@ -80,6 +84,6 @@ class EnginePolicy:
             fingerprint=None,
             parts=sampled.parts,
             aborts=sampled.aborts,
-            attachments=sampled.attachments,
+            beside=sampled.attachments if self.beside is not None else (),
         )
         return reply, AskedTurn(turn, edited=planned is not None and planned.edited)

@@ -25,9 +25,9 @@ from typing import Any
 
 import orjson
 
+from rolloutpool_common.capabilities.engines.attachments import piece_digest
+from rolloutpool_common.capabilities.engines.kept import PackedPiece
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_common.protocol.attachments import piece_digest
-from rolloutpool_common.store.attachments import PackedPiece
 from rolloutpool_worker.capabilities.engines.attachments import CallAttachment
 from rolloutpool_worker.policy.foreign_reply import ForeignReply
 from rolloutpool_worker.policy.reply import SampledPart

@@ -7,7 +7,7 @@ last version alone; then it is only known that no id is of a later one, and the 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.protocol.attachments import AttachmentKind
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.capabilities.engines.api import EngineCall, sampling_fields, with_ids
 from rolloutpool_worker.capabilities.engines.attachments import (

@@ -7,7 +7,7 @@ second is always there. It samples 16 tokens where `max_tokens` is missing, so t
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rolloutpool_common.protocol.attachments import AttachmentKind
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.capabilities.engines.api import EngineCall, sampling_fields, with_ids
 from rolloutpool_worker.capabilities.engines.attachments import (

@@ -4,11 +4,18 @@ import pytest
 import zstandard
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 
+from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
+from rolloutpool_common.capabilities.engines.kept import (
+    PackedArray,
+    PackedPiece,
+    read_pieces,
+    read_record,
+    write_pieces,
+)
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.attachments import PackedArray, PackedPiece, read_pieces, write_pieces
 from rolloutpool_common.store.errors import ClaimLost
 
 EXPERTS = PackedArray.of("|u1", (4, 2), bytes(range(8)))
@@ -65,13 +72,13 @@ async def test_they_come_with_the_result_and_go_with_the_batch(store: Store) -> 
     await store.rollouts.finish(held, result_of(held), attachments=RECORD)
     # The same call again, because its answer was lost.
     await store.rollouts.finish(held, result_of(held), attachments=RECORD)
-    assert await store.attachments.read(first) == RECORD
-    assert await store.attachments.read(second) is None
+    assert await read_record(store, first) == RECORD
+    assert await read_record(store, second) is None
     assert await reserved(store) == 1000
     await store.rollouts.cancel(second)
     assert await reserved(store) == 0
     await store.batches.delete(batch.batch_id)
-    assert await store.attachments.read(first) is None
+    assert await read_record(store, first) is None
 
 
 async def test_a_worker_that_lost_the_rollout_stores_nothing_beside_the_result(store: Store) -> None:
@@ -85,7 +92,7 @@ async def test_a_worker_that_lost_the_rollout_stores_nothing_beside_the_result(s
     assert await store.rollouts.give_back(lost, clean=True, counter="retries", delay_s=0) is False
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(lost, result_of(lost, status=RolloutStatus.FAILED), attachments=RECORD)
-    assert await store.attachments.read(uid) is None
+    assert await read_record(store, uid) is None
 
 
 async def test_a_batch_that_asks_for_none_promises_none(store: Store) -> None:
@@ -100,14 +107,14 @@ async def test_what_is_kept_for_a_grader_keeps_them_until_it_is_cancelled(store:
     for uid in (delivered, cancelled):
         held = await claim(store, uid)
         await KeptRollouts(store).begin(held, result_of(held), seconds=60, group=None, attachments=RECORD)
-        assert await store.attachments.read(uid) == RECORD
+        assert await read_record(store, uid) == RECORD
         if uid == delivered:
             # By another process, which has only the grade.
             await store.rollouts.finish(held, result_of(held, reward=1.0))
-    assert await store.attachments.read(delivered) == RECORD
+    assert await read_record(store, delivered) == RECORD
     await store.rollouts.cancel(cancelled)
     view = await store.rollouts.view(cancelled, OWNER)
     assert view is not None
     assert view.result is not None
     assert view.result["finish_reason"] == FinishReason.CANCELLED
-    assert await store.attachments.read(cancelled) is None
+    assert await read_record(store, cancelled) is None

@@ -1,10 +1,10 @@
-"""The attachments of rollouts (`protocol/attachments.py`): written with the end of a conversation, read on demand.
+"""The attachments of rollouts (`attachments`): written with the end of a conversation, read on demand.
 
 1. A worker compresses each array when an engine has sent it, and keeps the pieces until the conversation has ended.
 2. `write_pieces` makes one record of them. The script that stores the result, or keeps it for a grader, stores the
    record in the same step, under the same fence. So a record is always of the attempt whose ids are in the result.
-3. How much a rollout may attach is decided at admission, and reserved (`usage.py`): the batch's hash has it, and each
-   claim tells it to the worker.
+3. How much a rollout may attach is decided at admission, and reserved (`store/usage.py`): the batch's hash has it, and
+   each claim tells it to the worker.
 4. The record is deleted with its batch, or where a rollout that was kept for its grader is cancelled.
 
 A record is a line of JSON, which describes the pieces, and then the bytes of their arrays, one after the other.
@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 import zstandard
 
-from rolloutpool_common.protocol.attachments import AttachedArray, AttachedPiece, AttachmentKind, AttachmentLack
-from rolloutpool_common.store import keys
-from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.capabilities.engines.attachments import AttachedArray, AttachedPiece, AttachmentLack
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
+from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.errors import store_errors
 
 PIECE_BYTES = 200
@@ -88,14 +88,8 @@ def read_pieces(record: bytes) -> list[AttachedPiece]:
     return pieces
 
 
-class Attachments:
-    """The attachments in one store."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._redis = connection.redis
-
-    async def read(self, uid: str) -> bytes | None:
-        """Returns the record of a rollout; None where it has none."""
-        with store_errors():
-            record: bytes | None = await self._redis.get(keys.rollout(uid, "attachments"))
-        return record
+async def read_record(store: Store, uid: str) -> bytes | None:
+    """Returns the record of a rollout; None where it has none."""
+    with store_errors():
+        record: bytes | None = await store.connection.redis.get(keys.rollout(uid, "attachments"))
+    return record

@@ -9,9 +9,9 @@ from rolloutpool_api.access import Reader
 from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
-from rolloutpool_common.protocol.attachments import RolloutAttachments
+from rolloutpool_common.capabilities.engines.attachments import RolloutAttachments
+from rolloutpool_common.capabilities.engines.kept import read_pieces, read_record
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.attachments import read_pieces
 
 router = APIRouter()
 
@@ -34,7 +34,7 @@ async def rollout_attachments(
     total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
     if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
         raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
-    record = await services.store.attachments.read(uid)
+    record = await read_record(services.store, uid)
     # Megabytes, so not on the event loop.
     return Response(await asyncio.to_thread(_answer, uid, record), media_type="application/json")
 

@@ -6,11 +6,13 @@ has ended without a result, are missing; so are a fork's first turns, which the 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack, AttachmentsReport
+from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
+from rolloutpool_common.capabilities.engines.kept import PackedPiece, write_pieces
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind, AttachmentsReport
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import Sample
-from rolloutpool_common.store.attachments import PackedPiece, write_pieces
 
 
 class TurnAttachments:
@@ -18,7 +20,7 @@ class TurnAttachments:
 
     def __init__(self, spec: RolloutSpec, most_bytes: int) -> None:
         """Has none yet."""
-        self._kinds: Sequence[AttachmentKind] = list(dict.fromkeys(spec.attach)) if spec.token_in else []
+        self._kinds: Sequence[AttachmentKind] = list(dict.fromkeys(spec.attach))
         self._begun = 1 if spec.fork is None else spec.fork.turn
         self._most = most_bytes
         self._pieces: list[PackedPiece] = []
@@ -34,15 +36,15 @@ class TurnAttachments:
             self._size += kept.size
             self._pieces.append(kept)
 
-    def report(self, samples: Sequence[Sample]) -> AttachmentsReport | None:
-        """Says what there is of a result's turns; None where nothing was asked for, or nothing was sampled."""
+    def fields(self, samples: Sequence[Sample]) -> tuple[dict[str, Any], list[str]]:
+        """Says what there is of a result's turns; nothing where nothing was sampled."""
         sampled: dict[int, int] = {}
         for sample in samples:
             for segment in sample.segments:
                 if segment.kind == "sampled" and segment.turn >= self._begun:
                     sampled[segment.turn] = sampled.get(segment.turn, 0) + segment.n
-        if not self._kinds or not sampled:
-            return None
+        if not sampled:
+            return {}, []
         missing = {}
         for kind in self._kinds:
             have = dict.fromkeys(sampled, 0)
@@ -50,7 +52,8 @@ class TurnAttachments:
                 if piece.kind is kind and piece.lacks is None and piece.turn in have:
                     have[piece.turn] += piece.n
             missing[kind] = sum(have[turn] != n for turn, n in sampled.items())
-        return AttachmentsReport(bytes=self._size, missing=missing)
+        report = AttachmentsReport(bytes=self._size, missing=missing)
+        return {"attachments": report}, ["attachments_missing"] if any(missing.values()) else []
 
     def record(self) -> bytes:
         """Returns them as they are stored; empty where there are none."""

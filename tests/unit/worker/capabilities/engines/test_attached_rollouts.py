@@ -14,12 +14,12 @@ from tests.support.rollouts_of_a_run import ADD
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
+from rolloutpool_common.capabilities.engines.attachments import AttachedPiece
+from rolloutpool_common.capabilities.engines.kept import read_pieces, read_record
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.attachments import AttachedPiece
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.attachments import read_pieces
 from rolloutpool_rl.attachments import routed_experts, sampling_masks
 
 KINDS = ["routed_experts", "sampling_mask"]
@@ -46,7 +46,7 @@ async def submit(store: Store, url: str, protocol: str, *, most: int = PLENTY, *
 
 
 async def pieces_of(store: Store, uid: str) -> list[AttachedPiece]:
-    record = await store.attachments.read(uid)
+    record = await read_record(store, uid)
     return [] if record is None else read_pieces(record)
 
 
@@ -237,7 +237,7 @@ async def test_no_more_is_stored_than_was_promised(
         # One tool: with all that other tests' plug-ins bring, the prompt alone would be too large.
         uid = await submit(store, started(engine).url, "vllm", most=2000, tools=["add"])
         assert await inside.take(uid) == "completed"
-    record = await store.attachments.read(uid)
+    record = await read_record(store, uid)
     assert record is not None
     assert len(record) < 2000 + 10 * 200
     lacks = [piece.lacks for piece in read_pieces(record)]
@@ -253,7 +253,7 @@ async def test_a_batch_that_asks_for_nothing_gets_nothing(
         uid = await submit(store, started(engine).url, "sglang", attach=[])
         assert await inside.take(uid) == "completed"
         assert not any("return_routed_experts" in request.document for request in engine.asked)
-    assert await store.attachments.read(uid) is None
+    assert await read_record(store, uid) is None
     assert (await inside.result(uid)).attachments is None
 
 
@@ -269,4 +269,4 @@ async def test_a_cancelled_rollout_leaves_none(inside: InsideWorker, store: Stor
 
         engine.before = cancel
         await inside.take(uid)
-    assert await store.attachments.read(uid) is None
+    assert await read_record(store, uid) is None

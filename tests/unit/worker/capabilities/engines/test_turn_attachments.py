@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import pytest
-
-from rolloutpool_common.protocol.attachments import AttachmentKind, AttachmentLack
+from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
+from rolloutpool_common.capabilities.engines.kept import PackedArray, PackedPiece, read_pieces
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind, AttachmentsReport
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import Sample, SampleSegment
-from rolloutpool_common.store.attachments import PackedArray, PackedPiece, read_pieces
-from rolloutpool_worker.conversation.attachments import TurnAttachments
+from rolloutpool_worker.capabilities.engines.turn_attachments import TurnAttachments
 
 ROUTED, MASK = AttachmentKind.ROUTED_EXPERTS, AttachmentKind.SAMPLING_MASK
 
@@ -34,13 +33,21 @@ def sample(*turns: tuple[int, int]) -> Sample:
     return Sample(prompt_ids=[1], response_ids=ids, response_mask=ids, response_logprobs=[0.0] * at, segments=segments)
 
 
+def reported(kept: TurnAttachments, samples: list[Sample]) -> AttachmentsReport:
+    """What the result says; it warns exactly where something is missing."""
+    fields, warnings = kept.fields(samples)
+    report = fields["attachments"]
+    assert isinstance(report, AttachmentsReport)
+    assert warnings == (["attachments_missing"] if any(report.missing.values()) else [])
+    return report
+
+
 def test_all_that_was_sampled_is_there() -> None:
     kept = TurnAttachments(spec(ROUTED, MASK), 100_000)
     kept.add([piece(1), piece(1, kind=MASK)])
     # A turn in two calls, because the engine has aborted the first.
     kept.add([piece(2, 1), piece(2, 1, MASK), piece(2, 3), piece(2, 3, MASK)])
-    report = kept.report([sample((1, 2)), sample((2, 4))])
-    assert report is not None
+    report = reported(kept, [sample((1, 2)), sample((2, 4))])
     assert report.missing == {ROUTED: 0, MASK: 0}
     assert [found.turn for found in read_pieces(_without_arrays(kept).record())] == [1, 1, 2, 2, 2, 2]
     assert report.bytes == 6 * 1200
@@ -55,24 +62,21 @@ def _without_arrays(kept: TurnAttachments) -> TurnAttachments:
 def test_what_an_earlier_attempt_had_is_missing() -> None:
     kept = TurnAttachments(spec(ROUTED, MASK), 100_000)
     kept.add([piece(3), piece(3, kind=MASK, lacks=AttachmentLack.NOT_SENT)])
-    report = kept.report([sample((1, 2), (2, 2), (3, 2))])
-    assert report is not None
+    report = reported(kept, [sample((1, 2), (2, 2), (3, 2))])
     assert report.missing == {ROUTED: 2, MASK: 3}
 
 
 def test_half_of_a_turn_is_not_the_turn() -> None:
     kept = TurnAttachments(spec(ROUTED), 100_000)
     kept.add([piece(1, 2), piece(1, 3, lacks=AttachmentLack.UNUSABLE)])
-    report = kept.report([sample((1, 5))])
-    assert report is not None
+    report = reported(kept, [sample((1, 5))])
     assert report.missing == {ROUTED: 1}
 
 
 def test_a_forks_first_turns_are_its_parents() -> None:
     kept = TurnAttachments(spec(ROUTED, fork={"uid": "b-0", "turn": 3}), 100_000)
     kept.add([piece(3)])
-    report = kept.report([sample((1, 2), (2, 2), (3, 2))])
-    assert report is not None
+    report = reported(kept, [sample((1, 2), (2, 2), (3, 2))])
     assert report.missing == {ROUTED: 0}
 
 
@@ -84,15 +88,13 @@ def test_no_more_is_kept_than_was_promised() -> None:
     assert len(kept.record()) < 3500
     # A small one may still fit.
     kept.add([piece(5, size=10)])
-    report = kept.report([sample(*((turn, 2) for turn in range(1, 6)))])
-    assert report is not None
+    report = reported(kept, [sample(*((turn, 2) for turn in range(1, 6)))])
     assert report.missing == {ROUTED: 2}
 
 
-@pytest.mark.parametrize(("options", "samples"), [({}, [sample((1, 2))]), ({"attach": [ROUTED]}, [])])
-def test_nothing_is_said_where_nothing_was_asked_for_or_sampled(options: dict[str, Any], samples: list[Sample]) -> None:
-    kept = TurnAttachments(spec(**options), 100_000)
-    assert kept.report(samples) is None
+def test_nothing_is_said_where_nothing_was_sampled() -> None:
+    kept = TurnAttachments(spec(ROUTED), 100_000)
+    assert kept.fields([]) == ({}, [])
     assert kept.record() == b""
 
 
@@ -100,6 +102,5 @@ def test_without_a_promise_nothing_is_kept() -> None:
     kept = TurnAttachments(spec(ROUTED), 0)
     kept.add([piece(1)])
     assert kept.record() == b""
-    report = kept.report([sample((1, 2))])
-    assert report is not None
+    report = reported(kept, [sample((1, 2))])
     assert (report.missing, report.bytes) == ({ROUTED: 1}, 0)

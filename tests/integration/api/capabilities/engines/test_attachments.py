@@ -11,9 +11,10 @@ from tests.support.api_callers import auth, shared_api
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
 
-from rolloutpool_common.protocol.attachments import AttachmentKind, RolloutAttachments
+from rolloutpool_common.capabilities.engines.attachments import RolloutAttachments
+from rolloutpool_common.capabilities.engines.kept import PackedArray, PackedPiece, write_pieces
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.attachments import PackedArray, PackedPiece, write_pieces
 
 ENGINE = {"server_urls": ["http://127.0.0.1:8000"], "protocol": "vllm", "attach": ["routed_experts"]}
 EXPERTS = np.arange(24, dtype="|u1").reshape(4, 3, 2)

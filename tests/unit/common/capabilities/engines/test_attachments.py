@@ -5,13 +5,13 @@ import base64
 import numpy as np
 from pydantic import TypeAdapter
 
-from rolloutpool_common.protocol.attachments import (
+from rolloutpool_common.capabilities.engines.attachments import (
     AttachedArray,
     AttachedPiece,
-    AttachmentKind,
     RolloutAttachments,
     piece_digest,
 )
+from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 
 
 def test_an_array_travels_in_base64_and_reads_as_numpy_says() -> None:

@@ -1,0 +1,9 @@
+"""Says what engines keep in Redis: nothing. Attachments are stored with a result, by the kernel's script."""
+
+from rolloutpool_common.capability import StoredCapability
+
+
+class Engines(StoredCapability):
+    """Rollouts that inference engines sample, as the store sees them."""
+
+    name = "engines"
