@@ -8,7 +8,7 @@ module, so nothing that a capability has here does I/O.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.capabilities.engines.stored import Engines
+from rolloutpool_common.capabilities.engines.stored import StoredEngines
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
@@ -21,7 +21,7 @@ from rolloutpool_common.capability import StoredCapability
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
-CAPABILITIES: tuple[StoredCapability, ...] = (Engines(), Harness(), Grading(), Webhooks())
+CAPABILITIES: tuple[StoredCapability, ...] = (StoredEngines(), Harness(), Grading(), Webhooks())
 
 
 class BatchRequestFields(DeliveryField):

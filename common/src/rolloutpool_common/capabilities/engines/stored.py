@@ -3,7 +3,7 @@
 from rolloutpool_common.capability import StoredCapability
 
 
-class Engines(StoredCapability):
+class StoredEngines(StoredCapability):
     """Rollouts that inference engines sample, as the store sees them."""
 
     name = "engines"
