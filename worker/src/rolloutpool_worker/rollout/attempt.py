@@ -31,6 +31,7 @@ from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord, RecordUnknown
+from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
@@ -45,9 +46,10 @@ from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
-from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy import Asking, TrainerDown
 from rolloutpool_worker.policy.asking import ungated
 from rolloutpool_worker.policy.breaker import waited_s
+from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide
@@ -55,7 +57,7 @@ from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferr
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
-from rolloutpool_worker.rollout.policies import open_policy
+from rolloutpool_worker.rollout.policies import Policies
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.talk import RolloutTalk
@@ -284,19 +286,14 @@ class Attempt:
         spec = claim.spec
         tools = tools_of(spec, session)
 
+        policies = Policies(
+            services, claim, self._asking(spec), tokenizer, tools, None if trunk is None else trunk.script
+        )
+
         async def policy_for(
             shown: Sequence[dict[str, Any]] | None, sampling: Mapping[str, Any] | None = None
         ) -> Policy:
-            return await self._retry_store(
-                lambda: open_policy(
-                    *(services, claim, self._waits, tokenizer, tools, self.trace),
-                    None if trunk is None else trunk.script,
-                    pause=self._stop.pause,
-                    before_call=self.gate.before_call if self.gate.run else ungated,
-                    shown=shown,
-                    sampling=sampling,
-                )
-            )
+            return await self._retry_store(lambda: policies.open(shown, sampling))
 
         policy = await policy_for(None)
         talk = self._conversation = Conversation(
@@ -312,6 +309,22 @@ class Attempt:
         )
         self.gate.guard(talk, journal)
         return agent, talk
+
+    def _asking(self, spec: RolloutSpec) -> Asking:
+        services, settings = self._services, self._services.settings
+        return Asking(
+            services.turns,
+            services.store.with_secrets(spec),
+            uid=self._claim.uid,
+            attempt=self._claim.attempt,
+            attempts=settings.trainer_attempts,
+            reply_limits=ReplyLimits(int(settings.max_reply_mb * 1_000_000), settings.max_reply_objects),
+            pause=self._stop.pause,
+            breakers=services.breakers,
+            waits=self._waits,
+            trace=self.trace,
+            before_call=self.gate.before_call if self.gate.run else ungated,
+        )
 
     async def _load_tokenizer(self) -> ChatTokenizer:
         spec = self._claim.spec
