@@ -25,7 +25,7 @@ from tests.support.journals import turn_record
 from tests.support.places import places_of
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -268,7 +268,7 @@ class StoreMachine(StoreAttempts):
         assert split is not None
         status = RolloutStatus.EXPIRED if expired else RolloutStatus.CANCELLED
         reason = FinishReason.DEADLINE if expired else FinishReason.CANCELLED
-        answer = self.do(self.store.rollouts.settle(*split, status, reason, None))
+        answer = self.do(self.store.rollouts.settle(*split, RolloutEnd(status, reason)))
         assert answer == (model.status if model.ended else "ok")
         if not model.ended:
             self.end_outside(uid, status)

@@ -6,6 +6,7 @@ right), `request` failures are for the caller to fix, `infra` failures are never
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -195,3 +196,16 @@ class Failure(BaseModel):
     """The turn (from 1) in which it happened; null before the first."""
     difference: PromptDifference | None = None
     """Where the trainer's prompt of that turn differs from the ledger, if that is what failed."""
+
+
+class RolloutEnd(NamedTuple):
+    """How a rollout ends."""
+
+    status: RolloutStatus
+    reason: FinishReason
+    failure: Failure | None = None
+
+    @classmethod
+    def failed(cls, failure: Failure) -> "RolloutEnd":
+        """The end of a rollout that has failed."""
+        return cls(RolloutStatus.FAILED, FinishReason.ERROR, failure)

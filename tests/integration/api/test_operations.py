@@ -7,7 +7,7 @@ from tests.support.api_requests import batch
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.store import Store
 
 
@@ -104,7 +104,7 @@ async def test_a_group_that_cannot_be_is_a_fault(client: httpx.AsyncClient, poli
 async def test_a_dead_rollout_can_be_run_again(client: httpx.AsyncClient, store: Store, worker: ScriptedWorker) -> None:
     accepted = (await client.post("/v1/batches", json=batch(1, labels={"run": "7"}))).json()
     (uid,) = accepted["rollouts"]
-    await store.rollouts.settle(accepted["batch_id"], 0, RolloutStatus.FAILED, FinishReason.ERROR, None)
+    await store.rollouts.settle(accepted["batch_id"], 0, RolloutEnd(RolloutStatus.FAILED, FinishReason.ERROR))
     await store.reconciliation.note_dead(uid)
     assert (await client.get("/v1/dead-letters")).json() == {"rollouts": [uid], "pushes": []}
     again = await client.post(f"/v1/dead-letters/{uid}/requeue")

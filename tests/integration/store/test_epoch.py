@@ -10,7 +10,7 @@ from tests.support.batches import OWNER, announce, claim, new_batch, result_of, 
 from tests.support.durable_redis import DurableRedis, durable_redis
 from tests.support.journals import observation_record, turn_record
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
 
@@ -203,7 +203,7 @@ async def test_an_old_cursor_of_a_batch_without_results_is_the_start(server: Dur
     (uid,) = await submit(store)
     batch_id = uid.rpartition("-")[0]
     server.mark()
-    await store.rollouts.settle(batch_id, 0, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+    await store.rollouts.settle(batch_id, 0, RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED))
     ((cursor, _),) = await read_all(store, batch_id, "0")
     server.lose_tail()
     assert await store.batches.results(batch_id, cursor, 100) == ([], "0", False)

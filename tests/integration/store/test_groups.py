@@ -3,7 +3,7 @@
 import pytest
 from tests.support.batches import OWNER, claim, new_batch, result_of
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.keys import uid_of
@@ -44,7 +44,7 @@ async def test_enough_make_a_group_usable(store: Store, late: LateRollouts) -> N
 async def test_a_group_that_cannot_have_enough_is_dropped_for_good(store: Store) -> None:
     batch_id = await batch_of(store, LateRollouts.CANCEL)
     for index in (4, 5):
-        await store.rollouts.settle(batch_id, index, RolloutStatus.FAILED, FinishReason.ERROR, None)
+        await store.rollouts.settle(batch_id, index, RolloutEnd(RolloutStatus.FAILED, FinishReason.ERROR))
     assert await verdicts(store, batch_id) == {"a": "open", "b": "dropped"}
     await store.reconciliation.run_once()
     status = await store.batches.status(batch_id, OWNER)

@@ -8,7 +8,7 @@ from tests.support.batches import OWNER, announce, claim, new_batch, result_of, 
 from tests.support.journals import turn_record
 from tests.support.waiting import until
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.protocol.operations import Preflight
@@ -54,7 +54,9 @@ async def live(store: Store, uid: str, fate: int) -> None:
         case 1:
             await store.rollouts.cancel(uid)
         case 2:
-            await store.rollouts.settle(held.batch_id, held.index, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
+            await store.rollouts.settle(
+                held.batch_id, held.index, RolloutEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+            )
         case 3:
             await store.rollouts.keep_evidence(held, result_of(held))
             await store.rollouts.finish(held, result_of(held, status=RolloutStatus.FAILED, samples=[]))

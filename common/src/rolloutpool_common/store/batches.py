@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.composition import CAPABILITIES, asks_of
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import BatchStatus, CancelCause, Priority
 from rolloutpool_common.protocol.groups import Group, GroupVerdict
 from rolloutpool_common.protocol.ids import new_batch_id
@@ -175,7 +175,7 @@ class Batches:
             for index, name in members.items():
                 if name.decode() == group:
                     answer = await self._rollouts.settle(
-                        batch_id, int(index), RolloutStatus.CANCELLED, FinishReason.CANCELLED, None
+                        batch_id, int(index), RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED)
                     )
                     ended += answer == "ok"
             # Last: if this process dies before it, the next round cancels the rest of the group.

@@ -11,19 +11,18 @@ the reconciler may cancel a part of the same batch.
 """
 
 import asyncio
-import time
 from typing import Any
 
 import orjson
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.outside_ends import unsampled_result, wait_of
+from rolloutpool_common.store.outside_ends import OpenRollout
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import compress, merge_fields
 from rolloutpool_common.store.rows import row_of
@@ -88,23 +87,16 @@ async def _cancel_some(
             pipe.hmget(keys.batch(batch_id, part), [str(index) for index in indexes])
         items, groups = await pipe.execute()
     parts: list[int | bytes] = []
-    for index, (status, attempt, worker, note), own, group in zip(indexes, states, items, groups, strict=True):
+    for index, known, own, group in zip(indexes, states, items, groups, strict=True):
+        status = known[0]
         ended = status is not None and RolloutStatus(status.decode()).terminal
         result = row = b""
         # A batch that was deleted meanwhile has no items any more.
         if not ended and own is not None:
             fields = merge_fields(shared, own, uid=keys.uid_of(batch_id, index))
-            cancelled = unsampled_result(
-                batch_id,
-                index,
-                fields,
-                group,
-                attempt,
-                worker,
-                status=RolloutStatus.CANCELLED,
-                reason=FinishReason.CANCELLED,
-                waited_for=wait_of(fields, status, attempt, note, pool, time.time(), paused),
-            )
+            rollout = OpenRollout(batch_id, index, fields, group, *known)
+            waited = rollout.wait(pool, paused)
+            cancelled = rollout.ended(RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED), waited)
             result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
         parts += [index, result, row]
     await connection.of_batch("cancel", batch_id, *parts)

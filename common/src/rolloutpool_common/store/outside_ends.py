@@ -4,9 +4,10 @@ No worker makes such a result, so it has no samples. It says what the rollout it
 """
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.offers import needs_of
 from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.waiting import Waiting
@@ -19,16 +20,58 @@ from rolloutpool_common.store.runs import paused_wait
 from rolloutpool_common.store.waits import is_queued, own_wait, stage_waits
 
 
+@dataclass(frozen=True)
+class OpenRollout:
+    """A rollout that has not ended, as Redis has it."""
+
+    batch_id: str
+    index: int
+    fields: dict[str, Any]
+    """Its spec."""
+    group: bytes | None
+    state: bytes | None
+    attempt: bytes | None
+    worker: bytes | None
+    note: bytes | None
+    """What its worker has said that it waits for."""
+    stage: bytes | None = None
+
+    def wait(self, pool: PoolState | None, paused: Waiting | None) -> Waiting | None:
+        """Says what it waits for; `paused` where its run is, `pool` where it may wait in the queue."""
+        noted = own_wait(self.note, self.attempt, time.time())
+        if self.stage is not None:
+            return noted or next(iter(stage_waits(1)), None)
+        noted = noted or paused
+        if noted is not None or pool is None or not is_queued(self.state):
+            return noted
+        name, needs = self.fields.get("tokenizer_name"), needs_of(self.fields)
+        return next(iter(pool.waits([name] if name else [], needs=[needs] if needs else [])), None)
+
+    def ended(self, end: RolloutEnd, waited_for: Waiting | None = None) -> RolloutResult:
+        """Makes its result."""
+        return RolloutResult(
+            uid=keys.uid_of(self.batch_id, self.index),
+            rollout_id=self.fields["rollout_id"],
+            batch_id=self.batch_id,
+            index=self.index,
+            group=self.group.decode() if self.group is not None else None,
+            labels=self.fields.get("labels", {}),
+            metadata=self.fields["metadata"],
+            status=end.status,
+            finish_reason=end.reason,
+            failure=end.failure,
+            waited_for=waited_for,
+            attempt=int(self.attempt or 0),
+            worker=self.worker.decode() if self.worker is not None else None,
+            spans=Spans(),
+        )
+
+
 async def outside_result(
-    connection: Connection,
-    pool: PoolWaits,
-    batch_id: str,
-    index: int,
-    status: RolloutStatus,
-    reason: FinishReason,
-    failure: Failure | None,
+    connection: Connection, pool: PoolWaits, place: tuple[str, int], end: RolloutEnd
 ) -> RolloutResult | str:
-    """Reads what is known of a rollout, and makes its result."""
+    """Reads what is known of a rollout, named by batch and index, and makes its result; a word where it has ended."""
+    batch_id, index = place
     uid = keys.uid_of(batch_id, index)
     with store_errors():
         pipe = connection.redis.pipeline(transaction=False)
@@ -37,32 +80,21 @@ async def outside_result(
         pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "waits")
         pipe.hget(keys.batch(batch_id, "groups"), str(index))
         pipe.get(keys.rollout(uid, "ungraded"))
-        (shared, run), overrides, (state, attempt, worker, note), group, ungraded = await pipe.execute()
+        (shared, run), overrides, known, group, ungraded = await pipe.execute()
     if shared is None or overrides is None:
         return "gone"
+    state = known[0]
     if state is not None and RolloutStatus(state.decode()).terminal:
         return str(state.decode())
-    if ungraded is not None and failure is not None:
+    if ungraded is not None and end.failure is not None:
         # Its conversation is complete, and what was sampled is good: only its stage has failed.
-        return failed_in_stage(RolloutResult.model_validate_json(expand(ungraded)), failure)
-    fields = merge_fields(shared, overrides, uid=uid)
+        return failed_in_stage(RolloutResult.model_validate_json(expand(ungraded)), end.failure)
+    rollout = OpenRollout(batch_id, index, merge_fields(shared, overrides, uid=uid), group, *known)
     waited = None
-    if failure is None:
+    if end.failure is None:
         found = await pool.look() if is_queued(state) else None
-        paused = await paused_wait(connection.redis, run)
-        waited = wait_of(fields, state, attempt, note, found, time.time(), paused)
-    return unsampled_result(
-        batch_id,
-        index,
-        fields,
-        group,
-        attempt,
-        worker,
-        status=status,
-        reason=reason,
-        failure=failure,
-        waited_for=waited,
-    )
+        waited = rollout.wait(found, await paused_wait(connection.redis, run))
+    return rollout.ended(end, waited)
 
 
 def failed_in_stage(result: RolloutResult, failure: Failure) -> RolloutResult:
@@ -72,58 +104,4 @@ def failed_in_stage(result: RolloutResult, failure: Failure) -> RolloutResult:
             **{"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failure},
             **{"reward": None, "reward_parts": {}},
         }
-    )
-
-
-def wait_of(
-    fields: dict[str, Any],
-    state: bytes | None,
-    attempt: bytes | None,
-    note: bytes | None,
-    pool: PoolState | None,
-    now_s: float,
-    paused: Waiting | None = None,
-    *,
-    stage: bytes | None = None,
-) -> Waiting | None:
-    """Says what a rollout that has not ended waits for."""
-    noted = own_wait(note, attempt, now_s)
-    if stage is not None:
-        return noted or next(iter(stage_waits(1)), None)
-    noted = noted or paused
-    if noted is not None or pool is None or not is_queued(state):
-        return noted
-    name = fields.get("tokenizer_name")
-    return next(iter(pool.waits([name] if name else [], needs=[needs] if (needs := needs_of(fields)) else [])), None)
-
-
-def unsampled_result(
-    batch_id: str,
-    index: int,
-    fields: dict[str, Any],
-    group: bytes | None,
-    attempt: bytes | None,
-    worker: bytes | None,
-    *,
-    status: RolloutStatus,
-    reason: FinishReason,
-    failure: Failure | None = None,
-    waited_for: Waiting | None = None,
-) -> RolloutResult:
-    """Makes the result of a rollout that is ended from outside, so it has no samples."""
-    return RolloutResult(
-        uid=keys.uid_of(batch_id, index),
-        rollout_id=fields["rollout_id"],
-        batch_id=batch_id,
-        index=index,
-        group=group.decode() if group is not None else None,
-        labels=fields.get("labels", {}),
-        metadata=fields["metadata"],
-        status=status,
-        finish_reason=reason,
-        failure=failure,
-        waited_for=waited_for,
-        attempt=int(attempt or 0),
-        worker=worker.decode() if worker is not None else None,
-        spans=Spans(),
     )

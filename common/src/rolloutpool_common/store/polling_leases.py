@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from rolloutpool_common.errors import LeaseExpired
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import RolloutEnd, RolloutStatus
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
@@ -120,7 +120,7 @@ class PollingLeases:
 
     async def _end(self, batch_id: str) -> bool:
         failure = LeaseExpired().failure()
-        return await self._rollouts.settle(batch_id, 0, RolloutStatus.FAILED, FinishReason.ERROR, failure) == "ok"
+        return await self._rollouts.settle(batch_id, 0, RolloutEnd.failed(failure)) == "ok"
 
 
 async def _in_turns(work: Callable[[str], Awaitable[T]], uids: Sequence[str]) -> list[T]:

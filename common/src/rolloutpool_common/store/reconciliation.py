@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.errors import PoisonRollout
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.store import keys
@@ -201,7 +201,7 @@ class Reconciliation:
             # Before the end: if this process dies in between, the list has one rollout too many, and never one too few.
             await self.note_dead(uid)
             poison = await self._explain(uid, crashes)
-            await self._rollouts.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, poison.failure())
+            await self._rollouts.settle(*split, RolloutEnd.failed(poison.failure()))
         return crashes
 
     async def _explain(self, uid: str, deaths: int) -> PoisonRollout:
@@ -255,7 +255,7 @@ class Reconciliation:
             answer = (
                 "gone"
                 if split is None
-                else await self._rollouts.settle(*split, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
+                else await self._rollouts.settle(*split, RolloutEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE))
             )
             expired += answer == "ok"
             # The script takes a rollout that it ends off the list. One that had ended, or is gone, is taken off here.
@@ -280,7 +280,7 @@ class Reconciliation:
         return deleted
 
     async def _fail(self, batch_id: str, index: int, failure: Failure) -> bool:
-        return await self._rollouts.settle(batch_id, index, RolloutStatus.FAILED, FinishReason.ERROR, failure) == "ok"
+        return await self._rollouts.settle(batch_id, index, RolloutEnd.failed(failure)) == "ok"
 
     async def _held(self, batch_id: str) -> bool:
         """Whether a capability keeps a batch that is due to be deleted for some time more."""

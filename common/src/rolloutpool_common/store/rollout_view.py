@@ -1,14 +1,12 @@
 """The state of one rollout, as its owner sees it."""
 
-import time
-
 import orjson
 
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.outside_ends import wait_of
+from rolloutpool_common.store.outside_ends import OpenRollout
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import expand, merge_fields
 from rolloutpool_common.store.runs import paused_wait
@@ -35,8 +33,8 @@ async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: st
     if result is None:
         fields = merge_fields(shared, own, uid=uid)
         found = await pool.look() if is_queued(state) else None
-        paused = await paused_wait(connection.redis, run)
-        waiting = wait_of(fields, state, attempt, note, found, time.time(), paused, stage=stage)
+        rollout = OpenRollout(batch_id, index, fields, group, state, attempt, worker, note, stage)
+        waiting = rollout.wait(found, await paused_wait(connection.redis, run))
     return RolloutView(
         uid=uid,
         rollout_id=orjson.loads(own).get("rollout_id", uid),

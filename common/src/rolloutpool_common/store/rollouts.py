@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from rolloutpool_common.errors import WorkerFault
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord, parse_record
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.protocol.rollouts import RolloutView
@@ -159,16 +159,9 @@ class Rollouts:
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
         self.accepted_at = time.perf_counter()
 
-    async def settle(
-        self,
-        batch_id: str,
-        index: int,
-        status: RolloutStatus,
-        reason: FinishReason,
-        failure: Failure | None,
-    ) -> str:
+    async def settle(self, batch_id: str, index: int, end: RolloutEnd) -> str:
         """Ends a rollout with a result that has no samples; a worker that runs it is told to stop."""
-        result = await outside_result(self._connection, self._pool, batch_id, index, status, reason, failure)
+        result = await outside_result(self._connection, self._pool, (batch_id, index), end)
         if isinstance(result, str):
             return result
         # The rollout may have ended since the read above. The script looks again, and then changes nothing.
@@ -209,7 +202,7 @@ class Rollouts:
 
         Of a rollout that had ended otherwise, capabilities are told: its push is stopped, for example.
         """
-        answer = await self.settle(batch_id, index, RolloutStatus.CANCELLED, FinishReason.CANCELLED, None)
+        answer = await self.settle(batch_id, index, RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED))
         if answer not in ("ok", "gone", RolloutStatus.CANCELLED):
             await self._connection.of_batch("cancel", batch_id, index, "", "")
         return answer
@@ -249,7 +242,7 @@ class Rollouts:
         split = keys.split_uid(uid)
         if split is not None and losses >= MAX_LOSSES:
             lost = WorkerFault(f"{losses} attempts ended without a result or a failure; the workers' logs say why")
-            await self.settle(*split, RolloutStatus.FAILED, FinishReason.ERROR, lost.failure(None))
+            await self.settle(*split, RolloutEnd.failed(lost.failure(None)))
         return losses >= 0
 
     async def _requeue(

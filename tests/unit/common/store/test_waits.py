@@ -7,7 +7,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.errors import WorkerFault
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.waits import FIELD, STALE_SECONDS
@@ -168,7 +168,7 @@ async def test_rollouts_that_end_from_outside_say_what_they_waited_for_themselve
         # The batch waits at this endpoint, and the fourth rollout does not.
         if number < 3:
             await store.waits.note(uid, held.attempt, noted, batch=True)
-    await store.rollouts.settle(batch.batch_id, 0, RolloutStatus.EXPIRED, FinishReason.DEADLINE, None)
+    await store.rollouts.settle(batch.batch_id, 0, RolloutEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE))
     await store.rollouts.cancel(uids[1])
     await store.batches.cancel(batch.batch_id)
     assert [await waited(store, uid) for uid in uids[:4]] == [noted, noted, noted, None]
@@ -183,5 +183,5 @@ async def test_a_rollout_that_fails_has_not_waited(store: Store) -> None:
     held = await claim(store, uid)
     await store.waits.note(uid, held.attempt, waiting(), batch=True)
     failure = WorkerFault("lost").failure(None)
-    await store.rollouts.settle(held.batch_id, held.index, RolloutStatus.FAILED, FinishReason.ERROR, failure)
+    await store.rollouts.settle(held.batch_id, held.index, RolloutEnd.failed(failure))
     assert await waited(store, uid) is None

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolloutpool_common.errors import RolloutError
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.kept_journal import ResultChanged
@@ -58,7 +58,7 @@ from rolloutpool_worker.recorded import (
 from rolloutpool_worker.recorded.session import RecordedEnvironment
 from rolloutpool_worker.replay.differences import differences
 from rolloutpool_worker.rollout.environment import begin_session, tools_of
-from rolloutpool_worker.rollout.outcome import AgentEnd, make_result
+from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.tools import TOOLS, IsolatedTools, ToolHost, ToolLimits, ToolWatch
 
 _NOWHERE = "http://replay.invalid"
@@ -133,7 +133,7 @@ class Replayer:
             environment = RecordedEnvironment(script, record, result.environment)
             session = RecordedSession(script, environment, choice, claim.uid, claim.attempt, self._environments)
         talk: Conversation | None = None
-        outcome = AgentEnd(result.status, FinishReason.ERROR)
+        outcome = RolloutEnd(result.status, FinishReason.ERROR)
         stopped: list[ReplayDifference] = []
         try:
             asked = claim if session is None else await begin_session(session, claim, journal, stop)
@@ -143,7 +143,7 @@ class Replayer:
                 notes.append("the tools here are others than the worker had (ROLLOUTPOOL_PLUGINS names plug-ins)")
             agent = AGENTS.get(spec.agent)
             assert agent is not None
-            outcome = AgentEnd(RolloutStatus.COMPLETED, await agent(talk))
+            outcome = RolloutEnd(RolloutStatus.COMPLETED, await agent(talk))
             await talk.ask_score()
         except RecordMismatch as error:
             stopped.append(_stop(error.what, error.recorded, error.replayed, error.turn))

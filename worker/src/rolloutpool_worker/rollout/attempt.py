@@ -27,7 +27,7 @@ from rolloutpool_common.errors import (
     TrainerUnreachable,
     WorkerFault,
 )
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Failure, FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord, RecordUnknown
@@ -56,7 +56,7 @@ from rolloutpool_worker.rollout.decision import AttemptState, decide
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.fork import runner_of
-from rolloutpool_worker.rollout.outcome import AgentEnd, failed, make_result
+from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.rollout.policies import Policies
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
@@ -211,7 +211,7 @@ class Attempt:
         elif not await self._services.store.rollouts.restore(self._claim, None, turns=0):
             raise ClaimLost
 
-    async def _to_outcome(self) -> AgentEnd:
+    async def _to_outcome(self) -> RolloutEnd:
         """Runs the agent within the deadline; returns how it ended, with one failure for whatever went wrong."""
         try:
             async with asyncio.timeout(self._claim.deadline_in_s) as deadline:
@@ -226,22 +226,22 @@ class Attempt:
                     finally:
                         # Also after a failure: what an echo has shown of the trainer is true for other rollouts.
                         self._services.kinds.learned(talk.spec, talk.tokens.found_kind)
-                    return AgentEnd(RolloutStatus.COMPLETED, reason)
+                    return RolloutEnd(RolloutStatus.COMPLETED, reason)
                 except asyncio.CancelledError:
                     # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
                     # it was. What was sampled until the deadline is delivered.
                     if not deadline.expired():
                         raise
-                    return AgentEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
+                    return RolloutEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except TrainerDown as down:
             # A trainer's port that has been down for longer than the setting allows is a failure.
             if waited_s(self._claim.deferrals) < self._services.settings.trainer_down_timeout:
                 raise
-            return failed(TrainerUnreachable(down.message, retryable=False).failure(self._turn()))
+            return RolloutEnd.failed(TrainerUnreachable(down.message, retryable=False).failure(self._turn()))
         except RolloutError as error:
-            return failed(error.failure(self._turn()))
+            return RolloutEnd.failed(error.failure(self._turn()))
         except RolloutStale:
-            return AgentEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
+            return RolloutEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
         except (StoppedAtBorder, EnvironmentFull, GoesElsewhere, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -251,20 +251,20 @@ class Attempt:
             # that would end the event loop (SystemExit), or look like a cancellation that nobody asked for.
             return self._defect(error)
 
-    async def _to_result(self, outcome: AgentEnd) -> RolloutResult:
+    async def _to_result(self, outcome: RolloutEnd) -> RolloutResult:
         """Makes the result, in a thread where it is long; one that contradicts itself is quarantined."""
         try:
             return await self._off_loop(self._admitted, outcome)
         except ResultQuarantined as error:
             return await self._quarantine(error)
         except RolloutError as error:
-            return await self._off_loop(self._result, failed(error.failure(self._turn())))
+            return await self._off_loop(self._result, RolloutEnd.failed(error.failure(self._turn())))
         except Exception as error:
             return await self._off_loop(self._result, self._defect(error))
 
-    def _defect(self, error: BaseException) -> AgentEnd:
+    def _defect(self, error: BaseException) -> RolloutEnd:
         _log.error("unexpected error", exc_info=error)
-        return failed(WorkerFault.of(error).failure(self._turn()))
+        return RolloutEnd.failed(WorkerFault.of(error).failure(self._turn()))
 
     async def _open(self) -> tuple[Agent, Conversation]:
         """Makes the conversation, and finds the agent that leads it."""
@@ -334,14 +334,14 @@ class Attempt:
         check_declared(spec, tokenizer.name, self._fingerprint)
         return tokenizer
 
-    async def _off_loop(self, make: Callable[[AgentEnd], RolloutResult], outcome: AgentEnd) -> RolloutResult:
+    async def _off_loop(self, make: Callable[[RolloutEnd], RolloutResult], outcome: RolloutEnd) -> RolloutResult:
         talk = self._conversation
         # What it costs, in ids to tokenise; each drift may have made a sample with a prompt of its own. To compress the
         # journal costs three times as much as all the rest.
         size = 0 if talk is None else talk.ids * (1 + sum(talk.measures.drift.values()))
         return await off_loop(size if self._claim.spec.replay_record else size // 4, make, outcome)
 
-    def _admitted(self, outcome: AgentEnd) -> RolloutResult:
+    def _admitted(self, outcome: RolloutEnd) -> RolloutResult:
         result, talk, spec = self._result(outcome), self._conversation, self._claim.spec
         if talk is not None and outcome.status is RolloutStatus.COMPLETED:
             untrained = spec.allow_untrained or spec.v1
@@ -350,7 +350,7 @@ class Attempt:
 
     async def _quarantine(self, error: ResultQuarantined) -> RolloutResult:
         """Keeps a result that contradicts itself as evidence; returns a failed result without any data."""
-        kept = await self._off_loop(self._result, failed(error.failure(self._turn())))
+        kept = await self._off_loop(self._result, RolloutEnd.failed(error.failure(self._turn())))
         log_event(_log, logging.ERROR, "rollout quarantined", error=error.message)
         await self._retry_store(lambda: self._services.store.rollouts.keep_evidence(self._claim, kept))
         # The journal has the data too, and cannot be read without them.
@@ -373,7 +373,7 @@ class Attempt:
     def _turn(self) -> int | None:
         return None if self._conversation is None else self._conversation.turn
 
-    def _result(self, outcome: AgentEnd) -> RolloutResult:
+    def _result(self, outcome: RolloutEnd) -> RolloutResult:
         result = make_result(
             self._claim,
             outcome,

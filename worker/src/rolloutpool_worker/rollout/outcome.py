@@ -1,8 +1,8 @@
-"""How an attempt's agent has ended, and the result that is made of it: the record of what has happened until then."""
+"""The result that is made of an attempt: the record of what has happened until its end."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.endpoint import LogprobsMode
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.result import RolloutResult, Sample, Spans
@@ -15,22 +15,9 @@ _SHAPING = frozenset({"frequency_penalty", "min_p", "presence_penalty", "repetit
 """Sampling parameters that change what is sampled from."""
 
 
-class AgentEnd(NamedTuple):
-    """How the agent's run has ended."""
-
-    status: RolloutStatus
-    reason: FinishReason
-    failure: Failure | None = None
-
-
-def failed(failure: Failure) -> AgentEnd:
-    """The outcome of a rollout that has failed."""
-    return AgentEnd(RolloutStatus.FAILED, FinishReason.ERROR, failure)
-
-
 def make_result(
     claim: Claim,
-    outcome: AgentEnd,
+    outcome: RolloutEnd,
     talk: Conversation | None,
     *,
     tokenizer: dict[str, str],
@@ -117,7 +104,7 @@ def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
     return found
 
 
-def _reward(talk: Conversation, outcome: AgentEnd) -> dict[str, Any]:
+def _reward(talk: Conversation, outcome: RolloutEnd) -> dict[str, Any]:
     """What the environment says that the rollout is worth; a grader, which is asked later, has the last word."""
     if talk.score is None or outcome.status is not RolloutStatus.COMPLETED:
         return {}
