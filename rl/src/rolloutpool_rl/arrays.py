@@ -29,17 +29,7 @@ def namespace(*values: Array) -> Any:
 
 
 def as_floats(**values: Array) -> tuple[Array, ...]:
-    """Converts values to one float type.
-
-    Args:
-        **values: arrays of one shape; the names are for the message of an error.
-
-    Returns:
-        The converted values, in the order given.
-
-    Raises:
-        ShapeMismatch: the shapes differ.
-    """
+    """Converts values of one shape to one float type, in the order given; raises `ShapeMismatch`, which names them."""
     xp = namespace(*values.values())
     if xp is np:
         arrays = [np.asarray(value, dtype=np.float64) for value in values.values()]
@@ -57,20 +47,10 @@ def as_floats(**values: Array) -> tuple[Array, ...]:
 
 
 def as_flags(mask: Array, like: Array) -> Array:
-    """Converts a mask to booleans, in the library and on the device of `like`.
+    """Converts a mask of the shape of `like` to booleans, in the library and on the device of `like`.
 
-    A mask that is boolean already is not read, so it costs no synchronisation with an accelerator.
-
-    Args:
-        mask: 0 and 1, or booleans, of the shape of `like`.
-        like: an array or a tensor.
-
-    Returns:
-        Booleans of the shape of `like`.
-
-    Raises:
-        ShapeMismatch: the shapes differ.
-        MaskInvalid: an entry is neither 0 nor 1.
+    A mask that is boolean already is not read, so it costs no synchronisation with an accelerator. Raises
+    `ShapeMismatch`, or `MaskInvalid` for an entry that is neither 0 nor 1.
     """
     xp = namespace(like)
     flags = np.asarray(mask) if xp is np else _tensor(xp, mask, like, None)
@@ -91,16 +71,7 @@ def check_vector(**values: Array) -> None:
 
 
 def add_at(size: int, index: Array, values: Array) -> Array:
-    """Adds values to zeros; values with the same index add up.
-
-    Args:
-        size: Length of the result.
-        index: [N], from 0 to `size` - 1.
-        values: [N].
-
-    Returns:
-        The sums, [size].
-    """
+    """Adds values [N] to `size` zeros, at these places [N]; values with the same index add up."""
     xp = namespace(values)
     if xp is np:
         return np.bincount(index, weights=values, minlength=size)

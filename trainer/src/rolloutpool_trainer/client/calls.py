@@ -70,11 +70,7 @@ class Call(Generic[T]):
     """Error statuses whose body is an answer, not an error."""
 
     def result(self, response: httpx.Response) -> T:
-        """Reads the answer.
-
-        Raises:
-            ClientError: The answer is an error, or can't be read; the class says which.
-        """
+        """Reads the answer; raises the `ClientError` that it stands for."""
         good = response.is_success or response.status_code in self.answers
         if not good:
             raise _error(response)
@@ -170,20 +166,8 @@ def submit(
 ) -> Call[BatchAccepted]:
     """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path.
 
-    Args:
-        rollouts: Up to 10,000, each with `messages` and what differs from `defaults`.
-        idempotency_key: The same key with the same batch gives the same batch.
-        defaults: What holds for every rollout.
-        trainer: Callback endpoints: a URL, several, or `{"host", "base_port", "workers"}`.
-        priority: Which queue it waits in.
-        labels: Free; shown with the batch.
-        run: Which training run it belongs to.
-        weight: Its run's share of the workers.
-        group: When a group may be taken although it is not complete.
-        others: Further fields of the batch; those that are None are left out.
-
-    Returns:
-        The call; its answer has the batch's id and the uids of its rollouts.
+    The same `idempotency_key` with the same batch gives the same batch. `others` are further fields of the batch; those
+    that are None are left out.
     """
     document: dict[str, Any] = {
         "rollouts": [_document(item) for item in rollouts],
@@ -216,15 +200,9 @@ def status(batch_id: str) -> Call[BatchStatus]:
 
 
 def results(batch_id: str, cursor: str, *, wait: float) -> Call[ResultPage]:
-    """`GET /v1/batches/{id}/results`.
+    """`GET /v1/batches/{id}/results`: a page of up to 200 results behind `cursor`; "0" begins at the start.
 
-    Args:
-        batch_id: The batch.
-        cursor: Of the last result that the caller has; "0" begins at the start.
-        wait: Seconds for which the pool may hold the request until there is a result.
-
-    Returns:
-        The call; its answer is a page of up to 200 results.
+    The pool may hold the request for `wait` seconds, until there is a result.
     """
     return Call(
         method="GET",
@@ -281,15 +259,9 @@ def fork(
     idempotency_key: str,
     **options: Any,
 ) -> Call[BatchAccepted]:
-    """`POST /v1/rollouts/{id}/fork`; the answer is the batch of the forks.
+    """`POST /v1/rollouts/{id}/fork`; the answer is the batch of the forks, whose first sampled turn is `turn`.
 
-    Args:
-        rollout_id: Of the parent: its uid, or the caller's own id.
-        turn: The first turn that is sampled anew.
-        n: How many forks.
-        trainer: Where the policy is called, as for `submit`.
-        idempotency_key: The same key with the same request gives the same batch.
-        options: Other fields of a `ForkRequest`; None stands for those that are not set.
+    `options` are other fields of a `ForkRequest`; None stands for those that are not set.
     """
     # One URL is asked in the parent's protocol.
     place = {"server_url": trainer} if isinstance(trainer, str) else {"trainer": _trainer(trainer)}

@@ -64,11 +64,7 @@ class BatchTally:
             self._versions.append(min(versions))
 
     def add_group(self, group: SelectedGroup, verdict: GroupUse) -> bool:
-        """Counts a group; a later verdict on the same group replaces the one before.
-
-        Returns:
-            Whether the group can be used.
-        """
+        """Counts a group, and tells whether it can be used; a later verdict on it replaces the one before."""
         usable = verdict is GroupUse.USABLE
         dropped = Counter(group.dropped)
         if not usable:
@@ -81,11 +77,7 @@ class BatchTally:
         return sum((dropped for _, dropped in self._groups.values()), start=Counter())
 
     def summary(self, policy_version: str | int | None) -> dict[str, float]:
-        """Makes the flat dict.
-
-        Args:
-            policy_version: The weights in training; with it the summary has `staleness`.
-        """
+        """Makes the flat dict; with the version of the weights in training it has `staleness`."""
         n = len(self)
         figures: dict[str, float] = {"rollouts": n}
         figures |= {f"rollouts/{status}": 0 for status in _ENDS}

@@ -23,17 +23,7 @@ def batch_list(
     v1: bool,
     owner: str | None,
 ) -> Call[BatchList]:
-    """`GET /v1/batches`; the answer is a page of it.
-
-    Args:
-        cursor: Of the page before; None begins with the newest batch.
-        limit: Most batches; a page has at most 1000.
-        state: Only those in this state.
-        run: Only those of this run.
-        labels: Only those with all of these labels.
-        v1: Protocol v1's rollouts instead of batches.
-        owner: Whose batches; another's take the scope `admin`.
-    """
+    """`GET /v1/batches`; the answer is a page of it, of at most 1000 batches."""
     given = {"cursor": cursor, "limit": min(limit, 1000), "state": state, "run": run, "owner": owner}
     params: dict[str, str | list[str]] = {name: str(value) for name, value in given.items() if value is not None}
     if labels:
@@ -48,12 +38,7 @@ def rows(
 ) -> Call[RowPage]:
     """`GET /v1/batches/{id}/rollouts`; the answer is a page of the batch's table.
 
-    Args:
-        batch_id: The batch.
-        cursor: Of the page before; None is the start.
-        fields: None stands for all.
-        where: Conditions that all must be true: `turns>3`.
-        sort: A field; `-` in front puts the largest first.
+    `where` are conditions that all must be true: `turns>3`. `sort` is a field; `-` in front puts the largest first.
     """
     params: dict[str, str | list[str]] = {"sort": sort, "where": list(where), "limit": "10000"}
     if fields is not None:
@@ -64,15 +49,9 @@ def rows(
 
 
 def summaries(batch_id: str, cursor: str, *, wait: float) -> Call[SummaryPage]:
-    """`GET /v1/batches/{id}/results?view=summary`.
+    """`GET /v1/batches/{id}/results?view=summary`: a page of up to 1000 rows behind `cursor`.
 
-    Args:
-        batch_id: The batch.
-        cursor: Of the last rollout that the caller has; "0" begins at the start.
-        wait: Seconds for which the pool may hold the request until a rollout has ended.
-
-    Returns:
-        The call; its answer is a page of up to 1000 rows.
+    The pool may hold the request for `wait` seconds, until a rollout has ended.
     """
     return Call(
         method="GET",

@@ -19,17 +19,9 @@ class MaskMismatch(EndpointError):
 def check_mask(mask: object, expected: int, *, rollout_id: str, turn: int, cut: bool = False) -> None:
     """Compares a request's `response_mask`, as parsed from JSON, with the number of tokens that nobody sampled.
 
-    Args:
-        mask: null, or `expected` zeros.
-        expected: Tokens between the last sampled one and this generation point. If there are none, or if the prompt
-            became shorter than what was sampled, only null is right.
-        rollout_id: For the message.
-        turn: For the message.
-        cut: Whether messages of the history were changed or left out, and the request does not say so. If the prompt
-            became shorter by that, no mask is right.
-
-    Raises:
-        MaskMismatch: With `expected` and `received`: lengths, or the offending value with its `position`.
+    `expected` tokens stand between the last sampled one and this generation point. If there are none, or if the prompt
+    became shorter than what was sampled, only null is right. It became shorter by a `cut` where messages of the history
+    were changed or left out and the request does not say so; then no mask is right. Raises `MaskMismatch`.
     """
     where = {"rollout_id": rollout_id, "turn": turn}
     wanted = expected if expected > 0 else None

@@ -76,18 +76,10 @@ class PromptCheck:
         tools: list[dict[str, Any]] | None,
         prompt: int,
     ) -> None:
-        """Checks a turn, if it is due.
+        """Checks a turn, if it is due; raises `PromptFault` where the prompt is wrong.
 
-        Args:
-            messages: The whole conversation.
-            appended: How many of them are new since the last turn's reply.
-            delta: What they add to the prompt.
-            sampled: The last ids of that turn.
-            tools: What the policy may call.
-            prompt: How many ids the prompt has.
-
-        Raises:
-            PromptFault: The prompt is wrong.
+        The last `appended` messages are new since the last turn's reply, `delta` is what they add, and `sampled` are
+        the last ids of that turn. `prompt` is how many ids the prompt has.
         """
         shape = self._shape(messages, appended, tools)
         with self._lock:

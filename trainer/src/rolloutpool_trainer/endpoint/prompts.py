@@ -45,18 +45,10 @@ class Prompter:
         ledger: TokenLedger,
         appended: int | None,
     ) -> Prompt:
-        """Renders the prompt for a conversation.
+        """Renders the prompt for a conversation; raises `TemplateRefused` or `PromptFault`.
 
-        Args:
-            messages: The whole conversation, in normal form.
-            tools: What the policy may call.
-            ledger: The tokens so far; empty before turn 1.
-            appended: How many of the messages are new since the last turn's reply. None on turn 1 and after an edit,
-                when the whole conversation has to be rendered.
-
-        Raises:
-            TemplateRefused: The template cannot render the conversation.
-            PromptFault: What was appended is not what a full render has.
+        `appended` says how many of the messages are new since the last turn's reply. It is None on turn 1 and after an
+        edit, when the whole conversation has to be rendered.
         """
         if not self.keeps_ids or appended is None:
             return Prompt(self.whole(messages, tools), None)
@@ -93,18 +85,10 @@ class Prompter:
         sampled: Sequence[int],
         appended: int,
     ) -> Prompt:
-        """Renders a prompt that continues sampled ids.
+        """Renders a prompt that continues sampled ids; raises `TemplateRefused` or `PromptFault`.
 
-        Args:
-            messages: The whole conversation, in normal form.
-            tools: What the policy may call.
-            context: What was seen and sampled so far.
-            sampled: The last ids of it, of the last turn; `SAMPLED_TAIL` of them are enough.
-            appended: How many of the messages are new since that turn's reply.
-
-        Raises:
-            TemplateRefused: The template cannot append these messages.
-            PromptFault: What was appended is not what a full render has.
+        `sampled` are the last ids of the context, of the last turn: `SAMPLED_TAIL` of them are enough. The last
+        `appended` messages are new since that turn's reply.
         """
         delta = self.delta(messages, tools, sampled, appended)
         ids = [*context, *delta.close_ids, *delta.glue_ids]

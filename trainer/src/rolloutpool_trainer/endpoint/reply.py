@@ -40,16 +40,7 @@ class TurnReply:
 
 
 def turn_head(model: str, message: Message, generation: Generation) -> dict[str, Any]:
-    """Makes the answer without its token lists, in the form of OpenAI's chat completions.
-
-    Args:
-        model: As the request names it.
-        message: What the policy said.
-        generation: Says why it stopped.
-
-    Returns:
-        The answer, to which `turn_reply` adds the tokens.
-    """
+    """Makes the answer in the form of OpenAI's chat completions, to which `turn_reply` adds the tokens."""
     # A turn that was cut at its length may have whole calls, but its reason to end is still the length.
     has_calls = generation.finish_reason == "stop" and message.tool_calls
     finish_reason = "tool_calls" if has_calls else generation.finish_reason
@@ -63,14 +54,7 @@ def turn_head(model: str, message: Message, generation: Generation) -> dict[str,
 
 
 def turn_reply(head: dict[str, Any], tokens: TurnTokens, policy_version: str | None, request: TurnRequest) -> TurnReply:
-    """Completes the answer with its tokens, without the prompt ids that the request says it has.
-
-    Args:
-        head: From `turn_head`.
-        tokens: Of the turn.
-        policy_version: Which weights sampled it.
-        request: Names the ids that need not be sent.
-    """
+    """Completes the answer with its tokens, without the prompt ids that the request says it has."""
     headers = {} if policy_version is None else {HEADER_POLICY_VERSION: policy_version}
     prompt_ids = tokens.prompt_ids
     prefix, digest = (request.echo.prefix, request.echo.digest) if request.echo else (0, "")

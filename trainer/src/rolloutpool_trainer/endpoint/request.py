@@ -58,14 +58,7 @@ class TurnRequest:
     def generate_params(
         self, rollout_id: str, turn: int, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> GenerateParams:
-        """Makes what the policy is told.
-
-        Args:
-            rollout_id: Of the session.
-            turn: From 1.
-            messages: Those of the body, in normal form.
-            tools: The tools in the prompt.
-        """
+        """Makes what the policy is told; messages in normal form, and the tools in the prompt."""
         body = self.body
         return GenerateParams(
             rollout_id=rollout_id,
@@ -82,15 +75,10 @@ class TurnRequest:
 
 
 def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
-    """Parses a call.
+    """Parses a call. Headers are looked up in any case of letters.
 
-    Args:
-        headers: Looked up in any case of letters.
-        body: As it was received.
-
-    Raises:
-        EndpointError: 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values
-            that the protocol does not have.
+    Raises 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values that the
+    protocol does not have.
     """
     try:
         document = orjson.loads(body)

@@ -52,19 +52,10 @@ class SamplingLog:
         return [record for record in self if record.rollout_id == rollout_id]
 
     def count(self, rollout_id: str, turn: int) -> int:
-        """Counts how often a turn was sampled; 1 is right.
-
-        Args:
-            rollout_id: As in the requests.
-            turn: From 1.
-        """
+        """Counts how often a turn, from 1, was sampled; once is right."""
         return sum(record.turn == turn for record in self.of(rollout_id))
 
     def repeated(self) -> dict[tuple[str, int], int]:
-        """Finds the turns that were sampled more than once.
-
-        Returns:
-            How often, by (the pool's uid or else the rollout id, turn).
-        """
+        """Says how often turns were sampled more than once, by (the pool's uid or else the rollout id, turn)."""
         counts = Counter((record.uid or record.rollout_id, record.turn) for record in self)
         return {key: count for key, count in counts.items() if count > 1}

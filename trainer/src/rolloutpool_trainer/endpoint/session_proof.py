@@ -60,17 +60,10 @@ class SessionProof:
     def prompt(
         self, past: PastTokens, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> Prompt:
-        """Proves the tokens so far, and renders the prompt of the next turn.
+        """Proves the tokens so far, as the pool says them, and renders the prompt of the next turn.
 
-        Args:
-            past: What the pool says.
-            messages: The whole conversation, in normal form.
-            tools: What the policy may call.
-
-        Raises:
-            SessionUnproved: Anything of it is not proved.
-            TemplateRefused: The template cannot render the next turn.
-            PromptFault: What the next turn appends is not what a full render has.
+        Raises `SessionUnproved`, `TemplateRefused`, or `PromptFault` where what the turn appends is not what a full
+        render has.
         """
         self._check_form(past)
         spans = past.sampled

@@ -24,13 +24,7 @@ class SessionStore:
     """Sessions by key, the least recently used first."""
 
     def __init__(self, max_sessions: int, ttl: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Makes an empty store.
-
-        Args:
-            max_sessions: How many sessions to keep.
-            ttl: Seconds after which an unused session is forgotten.
-            clock: Seconds that only rise; replaced in tests.
-        """
+        """Makes an empty store of so many sessions; one that is unused for `ttl` seconds is forgotten."""
         self._max, self._ttl, self._clock = max_sessions, ttl, clock
         self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()
         self._used: dict[SessionKey, float] = {}
@@ -48,12 +42,7 @@ class SessionStore:
         return session
 
     def put(self, key: SessionKey, session: Session) -> None:
-        """Keeps a session in the place of one with the same key; the least recently used one may be forgotten.
-
-        Args:
-            key: Of the rollout.
-            session: Counts as used now.
-        """
+        """Keeps a session in the place of one with its key; the least recently used one may be forgotten."""
         # Removed and not overwritten, so that it also moves to the end of its name: `named` means the last one opened.
         if key in self._sessions:
             self.remove(key)

@@ -77,12 +77,8 @@ class Session:
     def __init__(self, rollout_id: str, uid: str | None, *, before: int = 0, restored: bool = False) -> None:
         """A session without turns.
 
-        Args:
-            rollout_id: The caller's name of the rollout.
-            uid: The pool's name of it.
-            before: Turns that this session has not: those that a fork has of its parent, or those from before it was
-                restored. The first one here follows them.
-            restored: Whether it was known once, and forgotten.
+        `before` are the turns that it has not: a fork has them of its parent, or they are from before it was forgotten,
+        and `restored`. The first turn here follows them.
         """
         self.rollout_id = rollout_id
         self.uid = uid
@@ -106,9 +102,8 @@ class Session:
     def open(cls, request: TurnRequest) -> "Session":
         """Opens the session of a rollout that is not known here.
 
-        Raises:
-            EndpointError: 409 `unknown_session`: the rollout does not begin here, and the request has no tokens of the
-                turns before.
+        Raises 409 `unknown_session` where the rollout does not begin here, and the request has no tokens of the turns
+        before.
         """
         rollout_id, before = request.body.rollout_id, (request.turn or 1) - 1
         # A fork begins here at the turn at which it left its parent.
@@ -199,9 +194,8 @@ class Session:
     def admit(self, request: TurnRequest) -> NextTurn | RunningTurn | Turn:
         """Finds out which turn a request is for, and in which state that turn is.
 
-        Raises:
-            EndpointError: 409 for a lower attempt than was seen before, for another request in the place of a turn
-                that is finished or running, and for a turn whose predecessors are unknown here.
+        Raises 409 for a lower attempt than was seen before, for another request in the place of a turn that is finished
+        or running, and for a turn whose predecessors are unknown here.
         """
         # First of all, because an attempt that was replaced must not join the turn of the one that replaced it.
         self._check_attempt(request)
@@ -229,18 +223,9 @@ class Session:
         head: dict[str, Any],
         message_digest: bytes,
     ) -> Turn:
-        """Makes a sampled turn part of the rollout.
+        """Makes a sampled turn part of the rollout; returns it, and its answer can be made of it again.
 
-        Args:
-            request: What asked for the turn.
-            number: Of the turn, from 1.
-            prompt: What the policy saw.
-            generation: What it sampled.
-            head: The answer without its token lists.
-            message_digest: Digest of the answer's message, by which the next request's history is recognised.
-
-        Returns:
-            The turn, from which its answer can be made again.
+        `head` is the answer without its token lists. By `message_digest` the next request's history is recognised.
         """
         # What the policy saw goes into the ledger before what it sampled: the ledger only grows at its end.
         if not self.begun:

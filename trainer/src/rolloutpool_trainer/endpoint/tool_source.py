@@ -26,15 +26,10 @@ class ToolSource:
         api_key: str | None = None,
         only: Sequence[str] | None = None,
     ) -> None:
-        """Keeps where the tools come from; nothing is read yet.
+        """Keeps where the tools come from, the pool's URL or definitions in OpenAI's form; nothing is read yet.
 
-        Args:
-            tools: Definitions in OpenAI's form, or the pool's base URL, or None for no tools.
-            api_key: The pool's key, where `tools` is its URL.
-            only: Names of the tools that are shown, in the order of `tools`; None shows all.
-
-        Raises:
-            ValueError: `only` names a tool that is not among the definitions, or there are no tools at all.
+        With `only`, tools with these names are shown, in the order of `tools`. Raises `ValueError` where one is
+        unknown.
         """
         self._api_key = api_key
         self._only = None if only is None else frozenset(only)
@@ -48,12 +43,8 @@ class ToolSource:
     async def get(self) -> list[dict[str, Any]] | None:
         """Reads the tools at the first call. Two first calls at once may both ask the pool; both get the same.
 
-        Returns:
-            The definitions; None if there are none.
-
-        Raises:
-            EndpointError: 503, because the pool did not answer with its tools, or lacks one that is to be shown. The
-                next call asks again.
+        Raises 503 where the pool did not answer with its tools, or lacks one that is to be shown. The next call asks
+        again.
         """
         if self._url is not None and self._tools is None:
             tools, missing = self._shown(await _fetch(self._url, self._api_key))

@@ -12,15 +12,7 @@ _ASKED, _SAID = HEADER_IDEMPOTENCY.lower().encode(), HEADER_TURN_KEY.lower().enc
 
 
 def naming_the_turn(scope: Scope, send: Send) -> Send:
-    """Adds the name of the turn to the answer to a request.
-
-    Args:
-        scope: The request, as ASGI has it.
-        send: Where the answer goes.
-
-    Returns:
-        Where it is to be sent instead; `send` itself for a request that names no turn.
-    """
+    """Returns a `send` that adds the name of the turn to the answer; the same one where a request names no turn."""
     key = next((value for name, value in scope.get("headers", ()) if name.lower() == _ASKED), None)
     if key is None:
         return send

