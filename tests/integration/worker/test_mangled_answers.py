@@ -37,7 +37,8 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_worker.policy import callback, engine
+from rolloutpool_worker.capabilities.engines import channel as engine
+from rolloutpool_worker.policy import callback
 
 ROLLOUTS = 8
 AT_ONCE = 4
