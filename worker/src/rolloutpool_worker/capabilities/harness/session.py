@@ -18,6 +18,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,7 +89,7 @@ class SessionRun:
         self.lines = Lines()
         self.branches: dict[TalkLine, Branch] = {}
         self.news = asyncio.Event()
-        """Set when there may be something new."""
+        """Set when something has happened: a call has come, a turn has ended, or the worker drains."""
         self._told: list[bytes] = []
         """New calls that it was told and has not begun."""
         self.look()
@@ -126,6 +127,8 @@ class SessionRun:
     async def run(self) -> FinishReason:
         """Answers calls until the session has ended."""
         reuse, cuts = self._choice.on_death == "replay", False
+        drains = asyncio.ensure_future(self._drain.wait())
+        drains.add_done_callback(self._happened)
         if not self._choice.external:
             await self._retry(lambda: self._sessions.want_place(self._claim, reuse=reuse))
         try:
@@ -140,7 +143,8 @@ class SessionRun:
                     cuts = True
                     return FinishReason.MAX_TOKENS
                 if self._turns:
-                    await self._wait()
+                    if not await self._happens(LOOK_SECONDS):
+                        self.look()
                 elif self._end is not None:
                     return self._ended(self._end)
                 elif not await self._rest():
@@ -149,6 +153,7 @@ class SessionRun:
             cuts = True
             raise
         finally:
+            drains.cancel()
             await self._stop(cuts=cuts)
 
     @property
@@ -172,7 +177,7 @@ class SessionRun:
             self.asked.append({} if call.counts else call.sent)
             if call.counts:
                 if call.reply is None:
-                    self._turns.add(asyncio.ensure_future(self._replied(self._count(call))))
+                    self._begin(self._count(call))
                 else:
                     self._replies += 1
                 continue
@@ -184,8 +189,7 @@ class SessionRun:
                 branch = self.branches[found.line] = self.conversation.open_branch(found.new, policy)
             branch.policy = policy
             turn = self._turn(call, found.line, branch, [] if found.begins else found.new)
-            task = asyncio.ensure_future(self._replied(turn))
-            self._turns.add(task)
+            task = self._begin(turn)
             if call.reply is not None:
                 await asyncio.wait([task])
 
@@ -199,6 +203,13 @@ class SessionRun:
             done, _ = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+
+    def _begin(self, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Has a call answered beside the others."""
+        task = asyncio.ensure_future(self._replied(answering))
+        task.add_done_callback(self._happened)
+        self._turns.add(task)
+        return task
 
     async def _replied(self, answering: Coroutine[Any, Any, None]) -> None:
         """Has a call answered, and counts its reply."""
@@ -291,10 +302,13 @@ class SessionRun:
         seconds = LINGER_SECONDS if self._lingering.now < MOST_LINGERING else 0.0
         self._lingering.now += 1
         try:
-            await self._until(self.news.wait(), min(seconds, self._choice.idle_seconds))
+            # The drain may have been heard of before, while a turn ran.
+            happens = self._drain.begun or await self._happens(min(seconds, self._choice.idle_seconds))
         finally:
             self._lingering.now -= 1
-        if self.news.is_set():
+        if self._drain.begun:
+            raise Drained
+        if happens:
             return True
         claim, most = self._claim, self._choice.idle_seconds
         waits = await self._retry(lambda: self._sessions.idle(claim, self.seen, most))
@@ -312,24 +326,15 @@ class SessionRun:
         self.look()
         return True
 
-    async def _wait(self) -> None:
-        """Waits for a new call, or for the end of a turn; looks by itself where nobody tells of one."""
-        hears = asyncio.ensure_future(self.news.wait())
-        done, _ = await asyncio.wait({hears, *self._turns}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        hears.cancel()
-        if not done:
-            self.look()
+    async def _happens(self, seconds: float) -> bool:
+        """Waits until something happens; tells whether it did, within so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+        return self.news.is_set()
 
-    async def _until(self, event: Any, seconds: float) -> None:
-        """Waits at a border: until the event, the drain, or so many seconds."""
-        waits = {asyncio.ensure_future(event), asyncio.ensure_future(self._drain.wait())}
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
-        if self._drain.begun:
-            raise Drained
+    def _happened(self, _: "asyncio.Future[None]") -> None:
+        self.news.set()
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retry_store(self._drain, self._claim.uid, call)
