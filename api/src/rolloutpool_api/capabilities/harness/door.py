@@ -83,6 +83,7 @@ class Exchange(NamedTuple):
     """One request of HTTP, as ASGI hands it over."""
 
     scope: Scope
+    headers: Mapping[bytes, str]
     receive: Receive
     send: Send
 
@@ -102,14 +103,15 @@ class Door:
             return await self._live(receive, send)
         uid, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
         at = _VERSIONS.sub("", f"/{rest}".rstrip("/")) or "/"
-        dialect = DIALECTS.get(at, DIALECTS["/messages" if _is_anthropic(scope) else "/chat/completions"])
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        dialect = DIALECTS.get(at) or DIALECTS["/messages" if b"anthropic-version" in headers else "/chat/completions"]
         try:
             if scope["path"] in ("/livez", "/readyz"):
                 return await send_object(send, 200, {"status": "ok"})
             if not scope["path"].startswith(PREFIX):
                 raise DoorRefusal("unknown", "a session's address is /s/{uid}")
-            session, place = await self._admitted(uid, scope)
-            await self._route(session, place, at, dialect, Exchange(scope, receive, send))
+            session, place = await self._admitted(uid, headers)
+            await self._route(session, place, at, dialect, Exchange(scope, headers, receive, send))
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
         except StoreFull:
@@ -126,9 +128,8 @@ class Door:
         await self._calls.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _admitted(self, uid: str, scope: Scope) -> tuple[OpenSession, int]:
+    async def _admitted(self, uid: str, headers: Mapping[bytes, str]) -> tuple[OpenSession, int]:
         """Finds whose program calls, and from which place."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         key = headers.get(b"x-api-key") or headers.get(b"authorization", "").removeprefix("Bearer ").strip()
         session = await self._calls.session(uid, time.monotonic() + self._settings.door_hold_seconds)
         place = None if session is None else session.place_of(key)
@@ -138,7 +139,7 @@ class Door:
         return session, place
 
     async def _route(self, session: OpenSession, place: int, at: str, dialect: Dialect, http: Exchange) -> None:
-        scope, receive, send = http
+        scope, send = http.scope, http.send
         if at in {"/models", "/"}:
             models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "rolloutpool"}]}
             return await send_object(send, 200, models, body=scope["method"] != "HEAD")
@@ -149,7 +150,7 @@ class Door:
         self._held += 1
         try:
             # Read before it may be refused: a client that still sends may not read the answer.
-            body = await self._body(receive)
+            body = await self._body(http.receive)
             with self._held_for(session):
                 await self._call(session, place, body, dialect, http, counts=at == COUNTS)
         finally:
@@ -191,7 +192,7 @@ class Door:
             counts=counts,
             sent=sent,
         )
-        came = self._came(place, http.scope)
+        came = self._came(place, http.headers)
         taken = await self._calls.take(session, call, came, end=end)
         if taken.outcome != "taken":
             raise DoorRefusal(*REFUSED[taken.outcome])
@@ -207,9 +208,8 @@ class Door:
             else:
                 await asyncio.shield(self._calls.cut(session.uid, taken.n, came.holder))
 
-    def _came(self, place: int, scope: Scope) -> Arrival:
+    def _came(self, place: int, headers: Mapping[bytes, str]) -> Arrival:
         """Says how a call came: SDKs name a request the same when they repeat it, or say that they do."""
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         return Arrival(
             place,
             self._calls.holder(),
@@ -353,10 +353,6 @@ def _sent(given: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     except orjson.JSONEncodeError:
         pass
     return {"dialect": dialect.name, "fields": {name[:64]: "(left out)" for name in [*how][:32]}}
-
-
-def _is_anthropic(scope: Scope) -> bool:
-    return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
