@@ -1,10 +1,11 @@
-"""Worker processes without the two seconds that their imports take: one process per pytest has them, and forks.
+"""Processes of the pool without the two seconds that their imports take: one process per pytest has them, and forks.
 
-1. The first worker of a pytest process starts the *server*, `python -m tests.support.forked_worker`, which imports what
-   a worker imports and then waits for orders on a socket.
-2. For each worker it forks. The child gets the order's environment and output, and then runs the worker's own `main`
-   with the order's arguments, as `python -m rolloutpool_worker` does.
-3. The server is the parent of its workers, so it is asked how they ended. They end with it, and it ends with pytest.
+1. The first process that a pytest process wants starts the *server*, `python -m tests.support.forked_worker`, which
+   waits for orders on a socket.
+2. An order names a module, which the server imports at its first order, with all that it needs. Then it forks. The
+   child gets the order's environment and output, and runs the module's own `main` with the order's arguments, as
+   `python -m` does.
+3. The server is the parent of them all, so it is asked how they ended. They end with it, and it ends with pytest.
 
 The product's own fork server (`rolloutpool_common.process.fork_server`) can't stand here: it makes workers the children
 of the caller, and for that the caller takes over all orphans, also those whose end a test looks for.
@@ -13,6 +14,7 @@ of the caller, and for that the caller takes over all orphans, also those whose 
 import atexit
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -27,16 +29,17 @@ from typing import Any
 from rolloutpool_common.process.launch import PR_SET_PDEATHSIG
 
 ROOT = Path(__file__).parents[2]
+WORKER = "rolloutpool_worker.__main__"
 LONGEST = 65_536
 """Bytes of an order: most of it is the environment."""
 
 
 class ForkedWorker:
-    """A worker that the server has forked; the part of `Popen` that tests of workers use."""
+    """A worker, or another process of ours, that the server has forked; the part of `Popen` that tests use."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> None:
-        """Starts it; its output is appended to a file."""
-        order = {"arguments": [*arguments], "env": {**env}, "output": str(output)}
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path, module: str = WORKER) -> None:
+        """Starts the `main` of a module; its output is appended to a file."""
+        order = {"arguments": [*arguments], "env": {**env}, "output": str(output), "module": module}
         self.pid: int = _Server.of_this_process().ask(order)
         self.returncode: int | None = None
 
@@ -92,9 +95,6 @@ class _Server:
 def _serve(orders: socket.socket) -> dict[str, Any]:
     """Answers orders; returns in each process that it forks, with its order."""
     _end_with(os.getppid())
-    # What exists now is never collected, so that the collector does not touch, and thereby copy, the shared memory.
-    gc.collect()
-    gc.freeze()
     ended: dict[int, int] = {}
     while message := orders.recv(LONGEST):
         order: dict[str, Any] = json.loads(message)
@@ -104,13 +104,32 @@ def _serve(orders: socket.socket) -> dict[str, Any]:
                 if pid:
                     ended[pid] = os.waitstatus_to_exitcode(status)
             orders.send(json.dumps(ended.get(asked)).encode())
-        elif child := os.fork():
+            continue
+        _prepare(order["module"])
+        if child := os.fork():
             # By both, because either may be first.
             os.setpgid(child, child)
             orders.send(json.dumps(child).encode())
         else:
             return order
     sys.exit(0)
+
+
+def _prepare(module: str) -> None:
+    """Imports a module with all that it will need."""
+    if module in sys.modules:
+        return
+    importlib.import_module(module)
+    if module == WORKER:
+        from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+        from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
+        from rolloutpool_worker.queue import app  # noqa: F401
+
+        # Much of transformers is imported at the first load only.
+        load_tokenizer(TINY)
+    # What exists now is never collected, so that the collector does not touch, and thereby copy, the shared memory.
+    gc.collect()
+    gc.freeze()
 
 
 def _end_with(parent: int) -> None:
@@ -134,19 +153,12 @@ def _become(order: dict[str, Any], server: int) -> None:
 
 
 def main(inherited: int) -> None:
-    """Imports what a worker needs, and forks workers; in each of them, runs it."""
-    from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-    from rolloutpool_worker.__main__ import main as run_worker
-    from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
-    from rolloutpool_worker.queue import app  # noqa: F401
-
-    # Much of transformers is imported at the first load only.
-    load_tokenizer(TINY)
+    """Forks processes; in each of them, runs what the order says."""
     server = os.getpid()
     with socket.socket(fileno=inherited) as orders:
         order = _serve(orders)
     _become(order, server)
-    run_worker()
+    sys.exit(sys.modules[order["module"]].main())
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+from tests.support.forked_worker import ForkedWorker
 from tests.support.imitated_engine import Answer, logprob_of
 from tests.support.inside_api import NO_TLS
 from tests.support.secrets import secrets_file
@@ -99,7 +98,7 @@ class DoorProcess:
     """A door that runs."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: ForkedWorker
 
     def kill(self) -> None:
         """Ends it without warning."""
@@ -128,47 +127,31 @@ def assert_all_once(result: RolloutResult, turns: Sequence[list[int]]) -> None:
 def running_door(redis_url: str, *, port: int = 0, **env: str) -> Iterator[DoorProcess]:
     """A door that answers, and does not outlive the block."""
     port = port or free_port("127.0.0.1")
-    with tempfile.NamedTemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rolloutpool_api.capabilities.harness"],
-            env={
-                **os.environ,
-                "ROLLOUTPOOL_REDIS_URL": redis_url,
-                "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-                "ROLLOUTPOOL_DOOR_PORT": str(port),
-                **env,
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        door = DoorProcess(f"http://127.0.0.1:{port}", process)
-        try:
-            _await(door, Path(log.name))
-            yield door
-        finally:
-            if process.poll() is None:
-                door.kill()
+    with _process("rolloutpool_api.capabilities.harness", redis_url, ROLLOUTPOOL_DOOR_PORT=str(port), **env) as found:
+        door = DoorProcess(f"http://127.0.0.1:{port}", found[0])
+        _await(door, found[1])
+        yield door
 
 
 @contextlib.contextmanager
-def running_runner(redis_url: str, door: DoorProcess, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_runner(redis_url: str, door: DoorProcess, **env: str) -> Iterator[ForkedWorker]:
     """A runner that starts programs with its own rights."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rolloutpool_worker.capabilities.harness"],
-        env={
-            **os.environ,
-            "ROLLOUTPOOL_REDIS_URL": redis_url,
-            "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-            "ROLLOUTPOOL_DOOR_URL": door.url,
-            "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe",
-            **env,
-        },
-    )
-    try:
+    usual = {"ROLLOUTPOOL_DOOR_URL": door.url, "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe"}
+    with _process("rolloutpool_worker.capabilities.harness", redis_url, **{**usual, **env}) as (process, _):
         yield process
-    finally:
-        process.kill()
-        process.wait()
+
+
+@contextlib.contextmanager
+def _process(package: str, redis_url: str, **env: str) -> Iterator[tuple[ForkedWorker, Path]]:
+    """A process of this package, and its log."""
+    secrets = {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file())}
+    with tempfile.NamedTemporaryFile() as log:
+        process = ForkedWorker([], {**os.environ, **secrets, **env}, Path(log.name), f"{package}.__main__")
+        try:
+            yield process, Path(log.name)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _await(door: DoorProcess, log: Path) -> None:
