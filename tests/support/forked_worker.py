@@ -12,6 +12,7 @@ of the caller, and for that the caller takes over all orphans, also those whose 
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -21,8 +22,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,18 @@ class ForkedWorker:
     def kill(self) -> None:
         """Ends it without warning."""
         self.send_signal(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def forked(module: str, *arguments: str, **env: str) -> Iterator[tuple[ForkedWorker, Path]]:
+    """A process that runs the `main` of a module and does not outlive the block, and the file with its output."""
+    with tempfile.NamedTemporaryFile() as log:
+        process = ForkedWorker(arguments, {**os.environ, **env}, Path(log.name), module)
+        try:
+            yield process, Path(log.name)
+        finally:
+            process.kill()
+            process.wait()
 
 
 class _Server:

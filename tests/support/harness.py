@@ -7,9 +7,7 @@ the pool says of itself. The program shares no code with the door: it writes and
 import asyncio
 import contextlib
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
-from tests.support.forked_worker import ForkedWorker
+from tests.support.forked_worker import ForkedWorker, forked
 from tests.support.imitated_engine import Answer, logprob_of
 from tests.support.inside_api import NO_TLS
 from tests.support.secrets import secrets_file
@@ -127,31 +125,23 @@ def assert_all_once(result: RolloutResult, turns: Sequence[list[int]]) -> None:
 def running_door(redis_url: str, *, port: int = 0, **env: str) -> Iterator[DoorProcess]:
     """A door that answers, and does not outlive the block."""
     port = port or free_port("127.0.0.1")
-    with _process("rolloutpool_api.capabilities.harness", redis_url, ROLLOUTPOOL_DOOR_PORT=str(port), **env) as found:
-        door = DoorProcess(f"http://127.0.0.1:{port}", found[0])
-        _await(door, found[1])
+    usual = {**_pool_of(redis_url), "ROLLOUTPOOL_DOOR_PORT": str(port)}
+    with forked("rolloutpool_api.capabilities.harness.__main__", **{**usual, **env}) as (process, log):
+        door = DoorProcess(f"http://127.0.0.1:{port}", process)
+        _await(door, log)
         yield door
 
 
 @contextlib.contextmanager
 def running_runner(redis_url: str, door: DoorProcess, **env: str) -> Iterator[ForkedWorker]:
     """A runner that starts programs with its own rights."""
-    usual = {"ROLLOUTPOOL_DOOR_URL": door.url, "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe"}
-    with _process("rolloutpool_worker.capabilities.harness", redis_url, **{**usual, **env}) as (process, _):
+    usual = {**_pool_of(redis_url), "ROLLOUTPOOL_DOOR_URL": door.url, "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe"}
+    with forked("rolloutpool_worker.capabilities.harness.__main__", **{**usual, **env}) as (process, _):
         yield process
 
 
-@contextlib.contextmanager
-def _process(package: str, redis_url: str, **env: str) -> Iterator[tuple[ForkedWorker, Path]]:
-    """A process of this package, and its log."""
-    secrets = {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file())}
-    with tempfile.NamedTemporaryFile() as log:
-        process = ForkedWorker([], {**os.environ, **secrets, **env}, Path(log.name), f"{package}.__main__")
-        try:
-            yield process, Path(log.name)
-        finally:
-            process.kill()
-            process.wait()
+def _pool_of(redis_url: str) -> dict[str, str]:
+    return {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file())}
 
 
 def _await(door: DoorProcess, log: Path) -> None:
