@@ -38,13 +38,13 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE.keys())
-@pytest.mark.parametrize("path", ["/rollout", "/v1/batches"])
-async def test_values_that_json_cannot_carry_on(client: httpx.AsyncClient, path: str, value: str) -> None:
-    response = await client.post(path, content=with_metadata(value)[path], headers=JSON)
-    assert response.status_code in (400, 422)
-    answer = response.json()
-    assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
+async def test_values_that_json_cannot_carry_on(client: httpx.AsyncClient) -> None:
+    for path in ["/rollout", "/v1/batches"]:
+        for value in STRANGE.values():
+            response = await client.post(path, content=with_metadata(value)[path], headers=JSON)
+            assert response.status_code in (400, 422), (path, value[:30])
+            answer = response.json()
+            assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
 
 
 BODIES = {
@@ -63,13 +63,13 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-@pytest.mark.parametrize("path", ["/rollout", "/v1/batches"])
-async def test_bodies_that_are_no_request(client: httpx.AsyncClient, path: str, body: bytes) -> None:
-    response = await client.post(path, content=body, headers=JSON)
-    assert response.status_code in (400, 422)
-    answer = response.json()
-    assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
+async def test_bodies_that_are_no_request(client: httpx.AsyncClient) -> None:
+    for path in ["/rollout", "/v1/batches"]:
+        for body in BODIES.values():
+            response = await client.post(path, content=body, headers=JSON)
+            assert response.status_code in (400, 422), (path, body)
+            answer = response.json()
+            assert answer["detail"] if path == "/rollout" else answer["error"]["message"]
 
 
 async def test_malformed_json_is_told_with_its_position(client: httpx.AsyncClient) -> None:
@@ -92,13 +92,13 @@ async def test_a_repeated_key_is_refused_by_the_batch_api_alone(
     assert (await asked).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "/", ";"])
-async def test_other_content_types(client: httpx.AsyncClient, kind: str) -> None:
-    own = await client.post("/v1/batches", content=orjson.dumps(batch()), headers={"content-type": kind})
-    assert own.status_code == 415
-    assert "application/json" in own.json()["error"]["message"]
-    v1 = await client.post("/rollout", content=b"\xff\x00", headers={"content-type": kind})
-    assert v1.status_code == 422
+async def test_other_content_types(client: httpx.AsyncClient) -> None:
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "/", ";"]:
+        own = await client.post("/v1/batches", content=orjson.dumps(batch()), headers={"content-type": kind})
+        assert own.status_code == 415
+        assert "application/json" in own.json()["error"]["message"]
+        v1 = await client.post("/rollout", content=b"\xff\x00", headers={"content-type": kind})
+        assert v1.status_code == 422
 
 
 async def test_compressed_bodies(client: httpx.AsyncClient) -> None:

@@ -37,7 +37,8 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_worker.policy import callback, engine
+from rolloutpool_worker.capabilities.engines import channel as engine
+from rolloutpool_worker.policy import callback
 
 ROLLOUTS = 8
 AT_ONCE = 4
@@ -259,18 +260,12 @@ async def test_without_the_key_no_token_is_of_bytes_that_came_before_the_request
 
 @BOTH
 @ALL
-@TURNS
 async def test_no_token_of_an_engine_is_anothers(
-    worker: InsideWorker,
-    tokenizer: ChatTokenizer,
-    manner: Callable[[], Manner],
-    turns: int,
-    protocol: str,
-    server: Any,
+    worker: InsideWorker, tokenizer: ChatTokenizer, manner: Callable[[], Manner], protocol: str, server: Any
 ) -> None:
-    """It is asked again: an engine keeps nothing."""
+    """It is asked again: an engine keeps nothing. Its calls of one turn are the first of three."""
     async with AsyncExitStack() as stack:
-        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, turns))
+        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, 3))
         proxy = await stack.enter_async_context(lying_proxy(behind.url, manner()))
         results = await results_of(worker, proxy, behind)
     assert foreign(results, behind) == []
