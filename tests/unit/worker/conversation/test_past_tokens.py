@@ -267,9 +267,7 @@ ATTACKS: dict[str, tuple[Tamper, int]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("strict", "keeps_ids"), [(True, True), (False, False)], ids=["strict keeps", "lenient renders"]
-)
+@pytest.mark.parametrize(("strict", "keeps_ids"), [(True, True), (False, False)], ids=["strict", "lenient"])
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_what_is_not_proved_is_refused(
     inside: InsideWorker, serve: Callable[..., Any], attack: str, strict: bool, keeps_ids: bool
