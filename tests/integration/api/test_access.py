@@ -80,7 +80,7 @@ async def test_every_route_says_in_its_description_that_it_wants_a_key(client: h
 
 
 async def test_without_a_good_key_the_answer_is_401(client: httpx.AsyncClient) -> None:
-    for header in [
+    cases: list[dict[str, Any]] = [
         {},
         {"Authorization": ""},
         {"Authorization": "Bearer"},
@@ -90,7 +90,8 @@ async def test_without_a_good_key_the_answer_is_401(client: httpx.AsyncClient) -
         {"Authorization": f"Bearer {KEYS['boss'][1].digest.hex()}"},
         {"Authorization": f"Bearer {KEYS['boss'][1].entry()}"},
         {"Authorization": "Bearer \u00e9\u00ff".encode("latin-1")},
-    ]:
+    ]
+    for header in cases:
         own = await client.get("/v1/workers", headers=header)
         assert own.status_code == 401, header
         assert list(own.json()) == ["error"]

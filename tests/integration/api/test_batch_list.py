@@ -133,7 +133,7 @@ async def test_everybody_sees_their_own(redis_url: str) -> None:
 
 
 async def test_nonsense_is_refused(client: httpx.AsyncClient) -> None:
-    for params, status in [
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"cursor": "0"}, 400),
         ({"cursor": "x" * 5000}, 400),
         ({"cursor": "5-b" + "G" * 32}, 400),
@@ -143,7 +143,8 @@ async def test_nonsense_is_refused(client: httpx.AsyncClient) -> None:
         ({"label": "step"}, 422),
         ({"label": ["a=b"] * 9}, 422),
         ({"run": "x" * 129}, 422),
-    ]:
+    ]
+    for params, status in cases:
         assert (await client.get("/v1/batches", params=params)).status_code == status
 
 

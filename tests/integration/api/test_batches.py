@@ -101,7 +101,8 @@ async def test_a_page_joins_what_the_store_reads_in_pieces(client: httpx.AsyncCl
 
 
 async def test_ndjson(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
-    for asked in [{"params": {"format": "ndjson"}}, {"headers": {"Accept": "application/x-ndjson"}}]:
+    ways: list[dict[str, Any]] = [{"params": {"format": "ndjson"}}, {"headers": {"Accept": "application/x-ndjson"}}]
+    for asked in ways:
         accepted = await submit(client, batch(2))
         ended = [await worker.end(uid) for uid in accepted.rollouts]
         response = await client.get(f"/v1/batches/{accepted.batch_id}/results", **asked)

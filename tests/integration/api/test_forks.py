@@ -77,7 +77,7 @@ async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClie
 
 
 async def test_what_is_refused(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
-    for document, status, said in [
+    cases: list[tuple[Any, int, str]] = [
         ({"turn": 0, "server_url": URL}, 422, "turn"),
         ({"turn": 3, "server_url": URL}, 422, "last that can be sampled"),
         ({"turn": 1}, 422, "no endpoint"),
@@ -85,7 +85,8 @@ async def test_what_is_refused(client: httpx.AsyncClient, worker: ScriptedWorker
         ({"turn": 1, "server_url": URL, "nonsense": 1}, 422, "nonsense"),
         ({"turn": 1, "server_url": URL, "seed": 2**80}, 422, "seed"),
         ([], 422, ""),
-    ]:
+    ]
+    for document, status, said in cases:
         parent = await ended(client, worker)
         answer = await fork(client, parent.uid, document)
         assert answer.status_code == status, answer.text

@@ -188,7 +188,7 @@ BOTH = {"server_url": "http://127.0.0.1:8081", "messages": [], "sampling_params"
 
 
 async def test_what_is_refused(client: httpx.AsyncClient) -> None:
-    for changes, text in [
+    cases: list[tuple[dict[str, Any], str]] = [
         (BOTH, "leave one out"),
         ({"server_url": None}, "leave one out"),
         ({"completion_callback_url": "http://127.0.0.1:1"}, "up to 0.3.1"),
@@ -202,7 +202,8 @@ async def test_what_is_refused(client: httpx.AsyncClient) -> None:
         ({"chat_completions_url": "http://169.254.169.254/v1"}, "169.254.169.254"),
         ({"metadata": {"n": 2**70}}, "beyond 64 bits"),
         ({"agent_timeout_sec": "soon"}, "valid number"),
-    ]:
+    ]
+    for changes, text in cases:
         answer = await client.post("/rollout", json=request(**{"llm_api_key": "sk-secret", **changes}))
         assert "sk-secret" not in answer.text
         assert answer.status_code == 422

@@ -194,7 +194,7 @@ async def test_another_key_gets_404(redis_url: str) -> None:
 
 
 async def test_nonsense_is_refused(client: httpx.AsyncClient) -> None:
-    for params, status in [
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"fields": "index,nonsense"}, 422),
         ({"sort": "nonsense"}, 422),
         ({"sort": "--index"}, 422),
@@ -208,7 +208,8 @@ async def test_nonsense_is_refused(client: httpx.AsyncClient) -> None:
         ({"cursor": "WyJpbmRleCIsMSwiMSJd"}, 400),
         ({"cursor": "eyJhIjoxfQ", "sort": "turns"}, 400),
         ({"cursor": "WyJ0dXJucyIsIngiLDFd", "sort": "turns"}, 400),
-    ]:
+    ]
+    for params, status in cases:
         (uid,) = await submit(client, batch(1))
         response = await client.get(f"/v1/batches/{uid.partition('-')[0]}/rollouts", params=params)
         assert response.status_code == status, response.text

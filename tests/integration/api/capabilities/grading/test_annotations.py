@@ -96,7 +96,7 @@ async def test_a_repeated_request_is_carried_out_once(client: httpx.AsyncClient)
 
 
 async def test_nonsense_is_refused_whole(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
-    for item in [
+    cases: list[dict[str, Any]] = [
         {"rollout": 2},
         {"rollout": -1},
         {"rollout": True},
@@ -121,7 +121,8 @@ async def test_nonsense_is_refused_whole(client: httpx.AsyncClient, worker: Scri
         {"rollout": 0, "streams": {"adv": [1, 2, 3]}},
         # It has not ended, so its length is not known.
         {"rollout": 1, "streams": {"adv": [[1]]}},
-    ]:
+    ]
+    for item in cases:
         uids = await submit(client, batch(2))
         await worker.end(uids[0], samples=[sample(3)])
         answer = await annotate(client, uids[0], {"rollout": 0, "scalars": {"good": 1}}, item)
