@@ -50,6 +50,30 @@ async def test_an_index_beyond_the_batch_is_gone(store: Store) -> None:
     assert status.counts[RolloutStatus.QUEUED] == 1
 
 
+async def test_a_stale_token_writes_nothing(store: Store) -> None:
+    (uid,) = await submit(store)
+    stale = await claim(store, uid, "w1")
+    await store.rollouts.journal(stale, [turn_record(1)], turns=1)
+    assert await store.rollouts.release(stale, clean=True)
+    fresh = await claim(store, uid, "w2")
+    assert (fresh.attempt, fresh.journal_length) == (2, 1)
+
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(stale, [turn_record(1), turn_record("stale")], turns=2)
+    with pytest.raises(ClaimLost):
+        await store.rollouts.finish(stale, result_of(stale))
+    assert not await store.rollouts.release(stale, clean=True)
+
+    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
+    assert await state_of(store, uid) is RolloutStatus.RUNNING
+    assert await store.workers.claims("w2") == [uid]
+    await store.rollouts.finish(fresh, result_of(fresh))
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    assert view.result is not None
+    assert view.result["worker"] == "w2"
+
+
 async def test_a_released_rollout_waits_in_front_of_its_batch(store: Store) -> None:
     uids = await submit(store, 3)
     await store.outbox.reserve(Priority.DEFAULT, 3)
@@ -73,6 +97,14 @@ async def test_what_redis_lost_of_a_journal_is_sent_again(store: Store, raw: Red
     view = await store.rollouts.view(uid, OWNER)
     assert view is not None
     assert view.turns == 5
+
+
+async def test_a_record_that_arrives_twice_is_kept_once(store: Store) -> None:
+    (uid,) = await submit(store)
+    claimed = await claim(store, uid)
+    for _ in range(3):
+        await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
+    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
 
 
 async def test_cancel_against_finish_has_one_winner(store: Store, other: Store) -> None:
