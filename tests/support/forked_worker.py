@@ -1,10 +1,9 @@
-"""Processes of the pool without the two seconds that their imports take: one process per pytest has them, and forks.
+"""Processes of the pool without the two seconds of their imports: a server for each kind has them, and forks.
 
-1. The first process that a pytest process wants starts the *server*, `python -m tests.support.forked_worker`, which
-   waits for orders on a socket.
-2. An order names a module, which the server imports at its first order, with all that it needs. Then it forks. The
-   child gets the order's environment and output, and runs the module's own `main` with the order's arguments, as
-   `python -m` does.
+1. The first process of a kind starts its *server*, `python -m tests.support.forked_worker`, which imports the module
+   of that kind with all that it needs, and waits for orders on a socket.
+2. For each order it forks. The child gets the order's environment and output, and runs the module's own `main` with
+   the order's arguments, as `python -m` does.
 3. The server is the parent of them all, so it is asked how they ended. They end with it, and it ends with pytest.
 
 The product's own fork server (`rolloutpool_common.process.fork_server`) can't stand here: it makes workers the children
@@ -26,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rolloutpool_common.process.launch import PR_SET_PDEATHSIG
 
@@ -41,14 +40,15 @@ class ForkedWorker:
 
     def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path, module: str = WORKER) -> None:
         """Starts the `main` of a module; its output is appended to a file."""
-        order = {"arguments": [*arguments], "env": {**env}, "output": str(output), "module": module}
-        self.pid: int = _Server.of_this_process().ask(order)
+        order = {"arguments": [*arguments], "env": {**env}, "output": str(output)}
+        self._server = _Server.of_this_process(module)
+        self.pid: int = self._server.ask(order)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Returns `returncode`, after a look whether it has ended."""
         if self.returncode is None:
-            self.returncode = _Server.of_this_process().ask({"ended": self.pid})
+            self.returncode = self._server.ask({"ended": self.pid})
         return self.returncode
 
     def wait(self) -> int:
@@ -82,22 +82,22 @@ def forked(module: str, *arguments: str, **env: str) -> Iterator[tuple[ForkedWor
 class _Server:
     """The caller's side of the server."""
 
-    _running: "_Server | None" = None
+    _running: ClassVar[dict[tuple[int, str], "_Server"]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid = os.getpid()
         with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            command = [sys.executable, "-m", __name__, str(theirs.fileno()), module]
             self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),), process_group=0)
         atexit.register(self._process.kill)
 
     @classmethod
-    def of_this_process(cls) -> "_Server":
+    def of_this_process(cls, module: str) -> "_Server":
         # A forked child of pytest must not ask in its place.
-        if cls._running is None or cls._running._pid != os.getpid():
-            cls._running = cls()
-        return cls._running
+        key = (os.getpid(), module)
+        if key not in cls._running:
+            cls._running[key] = cls(module)
+        return cls._running[key]
 
     def ask(self, order: dict[str, Any]) -> Any:
         self._socket.send(json.dumps(order).encode())
@@ -119,7 +119,6 @@ def _serve(orders: socket.socket) -> dict[str, Any]:
                     ended[pid] = os.waitstatus_to_exitcode(status)
             orders.send(json.dumps(ended.get(asked)).encode())
             continue
-        _prepare(order["module"])
         if child := os.fork():
             # By both, because either may be first.
             os.setpgid(child, child)
@@ -131,8 +130,6 @@ def _serve(orders: socket.socket) -> dict[str, Any]:
 
 def _prepare(module: str) -> None:
     """Imports a module with all that it will need."""
-    if module in sys.modules:
-        return
     importlib.import_module(module)
     if module == WORKER:
         from rolloutpool_common.rendering.loading import TINY, load_tokenizer
@@ -166,14 +163,15 @@ def _become(order: dict[str, Any], server: int) -> None:
     sys.argv[1:] = order["arguments"]
 
 
-def main(inherited: int) -> None:
+def main(inherited: int, module: str) -> None:
     """Forks processes; in each of them, runs what the order says."""
+    _prepare(module)
     server = os.getpid()
     with socket.socket(fileno=inherited) as orders:
         order = _serve(orders)
     _become(order, server)
-    sys.exit(sys.modules[order["module"]].main())
+    sys.exit(sys.modules[module].main())
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -9,7 +9,7 @@ from tests.support.batches import OWNER, claim, new_batch, result_of, submit
 
 from rolloutpool_common.protocol.batch import BatchState, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.store import ClaimRefused, Store, StoreUnavailable
+from rolloutpool_common.store import BatchDeleted, ClaimRefused, Store, StoreUnavailable
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.staging import STAGE_SECONDS
 
@@ -181,3 +181,15 @@ async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_
         await store.batches.cancel(batch_id)
         await store.batches.delete(batch_id)
         assert await store.rollouts.find("r", OWNER) == (second[0] if uids is first else None)
+
+
+async def test_a_page_of_a_batch_that_is_being_deleted_does_not_pass_for_all_of_it(store: Store, raw: Redis) -> None:
+    uids = await submit(store, 3)
+    for uid in uids:
+        claimed = await claim(store, uid)
+        await store.rollouts.finish(claimed, result_of(claimed))
+    batch_id = uids[0].rpartition("-")[0]
+    # As far as the deletion of a large batch has come when somebody reads it.
+    await raw.delete(f"rp:rollout:{uids[0]}:result")
+    with pytest.raises(BatchDeleted):
+        await store.batches.results(batch_id, "0", 100)

@@ -107,6 +107,24 @@ async def test_a_record_that_arrives_twice_is_kept_once(store: Store) -> None:
     assert await store.rollouts.read_journal(uid) == [turn_record(1)]
 
 
+async def test_cancel_is_final_for_a_queued_and_a_running_rollout(store: Store) -> None:
+    queued, running = await submit(store, 2)
+    claimed = await claim(store, running)
+    for uid in (queued, running):
+        assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
+        assert await state_of(store, uid) is RolloutStatus.CANCELLED
+    assert await store.rollouts.claim(queued, "w1") == ClaimRefused("ended")
+    with pytest.raises(ClaimLost):
+        await store.rollouts.finish(claimed, result_of(claimed))
+    with pytest.raises(ClaimLost):
+        await store.rollouts.journal(claimed, [turn_record(1)], turns=1)
+    assert not await store.rollouts.release(claimed, clean=True)
+    assert await state_of(store, running) is RolloutStatus.CANCELLED
+    data = await store.rollouts.result(running)
+    assert data is not None
+    assert b'"finish_reason":"cancelled"' in data
+
+
 async def test_cancel_against_finish_has_one_winner(store: Store, other: Store) -> None:
     for uid in await submit(store, 30):
         claimed = await claim(store, uid)
