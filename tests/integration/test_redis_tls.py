@@ -1,26 +1,25 @@
 """Redis over TLS: each actor verifies who it speaks to, by the store's way and by Celery's."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.support.certificates import certificate
+from tests.support.forked_worker import ForkedWorker, forked
 from tests.support.redis_server import free_port
 from tests.support.secrets import secrets_file
 from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
 ACTORS = {
-    "api": ["-m", "rolloutpool_api"],
-    "worker": ["-m", "rolloutpool_worker", "--worker-id", "w.tls"],
-    "parent": ["-m", "rolloutpool_worker"],
-    "flower": ["-m", "rolloutpool_worker.queue.flower"],
+    "api": ["rolloutpool_api.__main__"],
+    "worker": ["rolloutpool_worker.__main__", "--worker-id", "w.tls"],
+    "parent": ["rolloutpool_worker.__main__"],
+    "flower": ["rolloutpool_worker.queue.flower"],
 }
 LONG = 60.0
 
@@ -46,21 +45,15 @@ def secured(redis_url: str, tmp_path: Path) -> Iterator[Secured]:
         yield Secured(f"rediss://127.0.0.1:{port}/0", redis_url, file, heard)
 
 
-def start(actor: str, **env: str) -> "subprocess.Popen[str]":
-    """Starts an actor as its image does."""
-    return subprocess.Popen(
-        [sys.executable, *ACTORS[actor]],
-        env={
-            **os.environ,
-            "ROLLOUT_SERVER_PORT": "0",
-            "ROLLOUTPOOL_FLOWER_AUTH": "user:word",
-            "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-            "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
-            **env,
-        },
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(actor: str, **env: str) -> AbstractContextManager[tuple[ForkedWorker, Path]]:
+    """An actor as its image starts it, and its output."""
+    usual = {
+        "ROLLOUT_SERVER_PORT": "0",
+        "ROLLOUTPOOL_FLOWER_AUTH": "user:word",
+        "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
+        "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
+    }
+    return forked(*ACTORS[actor], **{**usual, **env})
 
 
 @pytest.mark.parametrize(
@@ -72,9 +65,9 @@ def start(actor: str, **env: str) -> "subprocess.Popen[str]":
 )
 def test_a_certificate_that_nobody_vouches_for_gets_no_word(actor: str, setting: str, secured: Secured) -> None:
     url = secured.url.replace("//", "//:password@")
-    with start(actor, **{"ROLLOUTPOOL_REDIS_URL": secured.plain, setting: url}) as process:
-        _, said = process.communicate(timeout=LONG)
-    assert process.returncode == 2, said
+    with started(actor, **{"ROLLOUTPOOL_REDIS_URL": secured.plain, setting: url}) as (process, log):
+        code, said = process.wait(), log.read_text()
+    assert code == 2, said
     assert "certificate verify failed: self-signed certificate" in said
     assert "ROLLOUTPOOL_REDIS_CA" in said
     assert secured.heard == []
@@ -110,16 +103,17 @@ def test_an_authority_that_is_named_is_trusted(actor: str, secured: Secured) -> 
         # The page of the broker's queues has a connection of Flower's own.
         "flower": lambda: asked("/broker"),
     }
-    with start(actor, **env) as process:
-        try:
-            eventually(ready[actor], seconds=LONG)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=LONG)
-    assert "certificate" not in said
+    with started(actor, **env) as (process, log):
+        eventually(ready[actor], seconds=LONG)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        assert "certificate" not in log.read_text()
 
 
 def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
-    with start("flower", ROLLOUTPOOL_REDIS_URL=secured.url, ROLLOUTPOOL_REDIS_CA="/nowhere.pem") as process:
-        _, said = process.communicate(timeout=LONG)
-    assert (process.returncode, said) == (2, "rolloutpool flower: ROLLOUTPOOL_REDIS_CA: no file that can be read\n")
+    env = {"ROLLOUTPOOL_REDIS_URL": secured.url, "ROLLOUTPOOL_REDIS_CA": "/nowhere.pem"}
+    with started("flower", **env) as (process, log):
+        assert (process.wait(), log.read_text()) == (
+            2,
+            "rolloutpool flower: ROLLOUTPOOL_REDIS_CA: no file that can be read\n",
+        )

@@ -1,49 +1,54 @@
-"""Worker processes without the two seconds that their imports take: one process per pytest has them, and forks.
+"""Processes of the pool without the two seconds of their imports: a server for each kind has them, and forks.
 
-1. The first worker of a pytest process starts the *server*, `python -m tests.support.forked_worker`, which imports what
-   a worker imports and then waits for orders on a socket.
-2. For each worker it forks. The child gets the order's environment and output, and then runs the worker's own `main`
-   with the order's arguments, as `python -m rolloutpool_worker` does.
-3. The server is the parent of its workers, so it is asked how they ended. They end with it, and it ends with pytest.
+1. The first process of a kind starts its *server*, `python -m tests.support.forked_worker`, which imports the module
+   of that kind with all that it needs, and waits for orders on a socket.
+2. For each order it forks. The child gets the order's environment and output, and runs the module's own `main` with
+   the order's arguments, as `python -m` does.
+3. The server is the parent of them all, so it is asked how they ended. They end with it, and it ends with pytest.
 
 The product's own fork server (`rolloutpool_common.process.fork_server`) can't stand here: it makes workers the children
 of the caller, and for that the caller takes over all orphans, also those whose end a test looks for.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rolloutpool_common.process.launch import PR_SET_PDEATHSIG
 
 ROOT = Path(__file__).parents[2]
+WORKER = "rolloutpool_worker.__main__"
 LONGEST = 65_536
 """Bytes of an order: most of it is the environment."""
 
 
 class ForkedWorker:
-    """A worker that the server has forked; the part of `Popen` that tests of workers use."""
+    """A worker, or another process of ours, that the server has forked; the part of `Popen` that tests use."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> None:
-        """Starts it; its output is appended to a file."""
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path, module: str = WORKER) -> None:
+        """Starts the `main` of a module; its output is appended to a file."""
         order = {"arguments": [*arguments], "env": {**env}, "output": str(output)}
-        self.pid: int = _Server.of_this_process().ask(order)
+        self._server = _Server.of_this_process(module)
+        self.pid: int = self._server.ask(order)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Returns `returncode`, after a look whether it has ended."""
         if self.returncode is None:
-            self.returncode = _Server.of_this_process().ask({"ended": self.pid})
+            self.returncode = self._server.ask({"ended": self.pid})
         return self.returncode
 
     def wait(self) -> int:
@@ -62,25 +67,37 @@ class ForkedWorker:
         self.send_signal(signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def forked(module: str, *arguments: str, **env: str) -> Iterator[tuple[ForkedWorker, Path]]:
+    """A process that runs the `main` of a module and does not outlive the block, and the file with its output."""
+    with tempfile.NamedTemporaryFile() as log:
+        process = ForkedWorker(arguments, {**os.environ, **env}, Path(log.name), module)
+        try:
+            yield process, Path(log.name)
+        finally:
+            process.kill()
+            process.wait()
+
+
 class _Server:
     """The caller's side of the server."""
 
-    _running: "_Server | None" = None
+    _running: ClassVar[dict[tuple[int, str], "_Server"]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid = os.getpid()
         with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            command = [sys.executable, "-m", __name__, str(theirs.fileno()), module]
             self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),), process_group=0)
         atexit.register(self._process.kill)
 
     @classmethod
-    def of_this_process(cls) -> "_Server":
+    def of_this_process(cls, module: str) -> "_Server":
         # A forked child of pytest must not ask in its place.
-        if cls._running is None or cls._running._pid != os.getpid():
-            cls._running = cls()
-        return cls._running
+        key = (os.getpid(), module)
+        if key not in cls._running:
+            cls._running[key] = cls(module)
+        return cls._running[key]
 
     def ask(self, order: dict[str, Any]) -> Any:
         self._socket.send(json.dumps(order).encode())
@@ -92,9 +109,6 @@ class _Server:
 def _serve(orders: socket.socket) -> dict[str, Any]:
     """Answers orders; returns in each process that it forks, with its order."""
     _end_with(os.getppid())
-    # What exists now is never collected, so that the collector does not touch, and thereby copy, the shared memory.
-    gc.collect()
-    gc.freeze()
     ended: dict[int, int] = {}
     while message := orders.recv(LONGEST):
         order: dict[str, Any] = json.loads(message)
@@ -104,13 +118,29 @@ def _serve(orders: socket.socket) -> dict[str, Any]:
                 if pid:
                     ended[pid] = os.waitstatus_to_exitcode(status)
             orders.send(json.dumps(ended.get(asked)).encode())
-        elif child := os.fork():
+            continue
+        if child := os.fork():
             # By both, because either may be first.
             os.setpgid(child, child)
             orders.send(json.dumps(child).encode())
         else:
             return order
     sys.exit(0)
+
+
+def _prepare(module: str) -> None:
+    """Imports a module with all that it will need."""
+    importlib.import_module(module)
+    if module == WORKER:
+        from rolloutpool_common.rendering.loading import TINY, load_tokenizer
+        from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
+        from rolloutpool_worker.queue import app  # noqa: F401
+
+        # Much of transformers is imported at the first load only.
+        load_tokenizer(TINY)
+    # What exists now is never collected, so that the collector does not touch, and thereby copy, the shared memory.
+    gc.collect()
+    gc.freeze()
 
 
 def _end_with(parent: int) -> None:
@@ -133,21 +163,15 @@ def _become(order: dict[str, Any], server: int) -> None:
     sys.argv[1:] = order["arguments"]
 
 
-def main(inherited: int) -> None:
-    """Imports what a worker needs, and forks workers; in each of them, runs it."""
-    from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-    from rolloutpool_worker.__main__ import main as run_worker
-    from rolloutpool_worker.process import trial  # noqa: F401  imported for the workers
-    from rolloutpool_worker.queue import app  # noqa: F401
-
-    # Much of transformers is imported at the first load only.
-    load_tokenizer(TINY)
+def main(inherited: int, module: str) -> None:
+    """Forks processes; in each of them, runs what the order says."""
+    _prepare(module)
     server = os.getpid()
     with socket.socket(fileno=inherited) as orders:
         order = _serve(orders)
     _become(order, server)
-    run_worker()
+    sys.exit(sys.modules[module].main())
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

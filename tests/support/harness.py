@@ -7,11 +7,7 @@ the pool says of itself. The program shares no code with the door: it writes and
 import asyncio
 import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+from tests.support.forked_worker import ForkedWorker, forked
 from tests.support.imitated_engine import Answer, logprob_of
 from tests.support.inside_api import NO_TLS
 from tests.support.secrets import secrets_file
@@ -99,7 +96,7 @@ class DoorProcess:
     """A door that runs."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: ForkedWorker
 
     def kill(self) -> None:
         """Ends it without warning."""
@@ -128,47 +125,23 @@ def assert_all_once(result: RolloutResult, turns: Sequence[list[int]]) -> None:
 def running_door(redis_url: str, *, port: int = 0, **env: str) -> Iterator[DoorProcess]:
     """A door that answers, and does not outlive the block."""
     port = port or free_port("127.0.0.1")
-    with tempfile.NamedTemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rolloutpool_api.capabilities.harness"],
-            env={
-                **os.environ,
-                "ROLLOUTPOOL_REDIS_URL": redis_url,
-                "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-                "ROLLOUTPOOL_DOOR_PORT": str(port),
-                **env,
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+    usual = {**_pool_of(redis_url), "ROLLOUTPOOL_DOOR_PORT": str(port)}
+    with forked("rolloutpool_api.capabilities.harness.__main__", **{**usual, **env}) as (process, log):
         door = DoorProcess(f"http://127.0.0.1:{port}", process)
-        try:
-            _await(door, Path(log.name))
-            yield door
-        finally:
-            if process.poll() is None:
-                door.kill()
+        _await(door, log)
+        yield door
 
 
 @contextlib.contextmanager
-def running_runner(redis_url: str, door: DoorProcess, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_runner(redis_url: str, door: DoorProcess, **env: str) -> Iterator[ForkedWorker]:
     """A runner that starts programs with its own rights."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rolloutpool_worker.capabilities.harness"],
-        env={
-            **os.environ,
-            "ROLLOUTPOOL_REDIS_URL": redis_url,
-            "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
-            "ROLLOUTPOOL_DOOR_URL": door.url,
-            "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe",
-            **env,
-        },
-    )
-    try:
+    usual = {**_pool_of(redis_url), "ROLLOUTPOOL_DOOR_URL": door.url, "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe"}
+    with forked("rolloutpool_worker.capabilities.harness.__main__", **{**usual, **env}) as (process, _):
         yield process
-    finally:
-        process.kill()
-        process.wait()
+
+
+def _pool_of(redis_url: str) -> dict[str, str]:
+    return {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file())}
 
 
 def _await(door: DoorProcess, log: Path) -> None:

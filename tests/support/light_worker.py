@@ -1,6 +1,6 @@
 """A worker process that only lives: lifeline, announcement and beats, without Celery, tokenizers and rollouts.
 
-`python -m tests.support.light_worker REDIS_URL ID`. On SIGUSR1 it holds Python's lock for as many seconds as the
+It is forked with a Redis and its id. On SIGUSR1 it holds Python's lock for as many seconds as the
 environment's HOLD says.
 """
 
@@ -8,26 +8,21 @@ import asyncio
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.forked_worker import ForkedWorker
+
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.lifeline import Lifeline
 from rolloutpool_worker.process.pulse import Pulse
 
-ROOT = Path(__file__).parents[2]
 
-
-def start_light_worker(redis_url: str, worker_id: str, **environment: str) -> "subprocess.Popen[bytes]":
+def start_light_worker(redis_url: str, worker_id: str, **environment: str) -> ForkedWorker:
     """Starts one; it is listed a second later."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.light_worker", redis_url, worker_id],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
+    return ForkedWorker([redis_url, worker_id], {**os.environ, **environment}, Path(os.devnull), __name__)
 
 
 def hold_the_gil() -> None:
@@ -69,5 +64,6 @@ async def live(redis_url: str, worker_id: str) -> None:
                     return
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Lives until it is ended."""
     asyncio.run(live(*sys.argv[1:3]))

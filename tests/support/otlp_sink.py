@@ -60,7 +60,7 @@ def collector(status: int = 200) -> Iterator[Collector]:
             """Says nothing on stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     found.url = f"http://127.0.0.1:{server.server_port}"
     try:

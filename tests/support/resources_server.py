@@ -4,7 +4,6 @@ It plays the guessing game: `/seed_session` opens a session under a cookie, `/gu
 are bound to rollout and attempt: a later attempt ends the session of an earlier one, which gets 409 from then on.
 """
 
-import asyncio
 import random
 import secrets
 from collections import Counter
@@ -79,7 +78,10 @@ class ResourcesServer:
             self.seen[path] += 1
             match self.manners.get(path):
                 case "hang":
-                    await asyncio.Event().wait()
+                    # As long as somebody waits: the server's end would wait for it too.
+                    while (await request.receive())["type"] != "http.disconnect":
+                        pass
+                    return Response(status_code=500)
                 case "huge":
                     return PlainTextResponse("x" * 20_000_000)
                 case "302":

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def open_files() -> set[str]:
     return found
 
 
-ENDINGS = [
+ENDINGS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (segfault, {}, "Error: segfault was ended by SIGSEGV"),
     (abort, {}, "Error: abort was ended by SIGABRT"),
     (kill_itself, {}, "Error: kill_itself was ended by SIGKILL"),

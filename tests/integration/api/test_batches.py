@@ -100,16 +100,17 @@ async def test_a_page_joins_what_the_store_reads_in_pieces(client: httpx.AsyncCl
     assert (len(rest.items), rest.complete) == (10, True)
 
 
-@pytest.mark.parametrize("asked", [{"params": {"format": "ndjson"}}, {"headers": {"Accept": "application/x-ndjson"}}])
-async def test_ndjson(client: httpx.AsyncClient, worker: ScriptedWorker, asked: dict[str, Any]) -> None:
-    accepted = await submit(client, batch(2))
-    ended = [await worker.end(uid) for uid in accepted.rollouts]
-    response = await client.get(f"/v1/batches/{accepted.batch_id}/results", **asked)
-    assert response.headers["content-type"] == "application/x-ndjson"
-    items = [ResultItem.model_validate_json(line) for line in response.content.splitlines()]
-    assert [item.result for item in items] == ended
-    assert response.headers["x-next-cursor"] == items[-1].cursor
-    assert response.headers["x-batch-complete"] == "true"
+async def test_ndjson(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    ways: list[dict[str, Any]] = [{"params": {"format": "ndjson"}}, {"headers": {"Accept": "application/x-ndjson"}}]
+    for asked in ways:
+        accepted = await submit(client, batch(2))
+        ended = [await worker.end(uid) for uid in accepted.rollouts]
+        response = await client.get(f"/v1/batches/{accepted.batch_id}/results", **asked)
+        assert response.headers["content-type"] == "application/x-ndjson"
+        items = [ResultItem.model_validate_json(line) for line in response.content.splitlines()]
+        assert [item.result for item in items] == ended
+        assert response.headers["x-next-cursor"] == items[-1].cursor
+        assert response.headers["x-batch-complete"] == "true"
 
 
 async def test_format_wins_over_accept(client: httpx.AsyncClient) -> None:
@@ -214,25 +215,25 @@ async def test_unknown_batches(client: httpx.AsyncClient) -> None:
         assert "is unknown" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("cursor", ["", "0-0-0"])
-async def test_bad_cursors(client: httpx.AsyncClient, cursor: str) -> None:
-    accepted = await submit(client, batch())
-    url = f"/v1/batches/{accepted.batch_id}"
-    for response in (
-        await client.get(f"{url}/results", params={"cursor": cursor}),
-        await client.get(f"{url}/events", headers={"Last-Event-ID": cursor}),
-    ):
-        assert response.status_code == 400
-        assert "pass `0` for the start" in response.json()["error"]["message"]
+async def test_bad_cursors(client: httpx.AsyncClient) -> None:
+    for cursor in ["", "0-0-0"]:
+        accepted = await submit(client, batch())
+        url = f"/v1/batches/{accepted.batch_id}"
+        for response in (
+            await client.get(f"{url}/results", params={"cursor": cursor}),
+            await client.get(f"{url}/events", headers={"Last-Event-ID": cursor}),
+        ):
+            assert response.status_code == 400
+            assert "pass `0` for the start" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "wait=61", "wait=-1", "wait=nan", "format=xml"])
-async def test_bad_queries_are_faults(client: httpx.AsyncClient, query: str) -> None:
-    accepted = await submit(client, batch())
-    response = await client.get(f"/v1/batches/{accepted.batch_id}/results?{query}")
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert (error["total_faults"], error["faults"][0]["path"]) == (1, f"query.{query.partition('=')[0]}")
+async def test_bad_queries_are_faults(client: httpx.AsyncClient) -> None:
+    for query in ["limit=0", "limit=1001", "limit=x", "wait=61", "wait=-1", "wait=nan", "format=xml"]:
+        accepted = await submit(client, batch())
+        response = await client.get(f"/v1/batches/{accepted.batch_id}/results?{query}")
+        assert response.status_code == 422
+        error = response.json()["error"]
+        assert (error["total_faults"], error["faults"][0]["path"]) == (1, f"query.{query.partition('=')[0]}")
 
 
 async def test_ten_thousand_rollouts(client: httpx.AsyncClient) -> None:

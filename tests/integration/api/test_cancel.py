@@ -3,7 +3,6 @@
 import asyncio
 
 import httpx
-import pytest
 from tests.support.api_requests import batch, v1_request
 from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
@@ -45,9 +44,9 @@ async def test_a_synchronous_rollout_is_cancelled_too(client: httpx.AsyncClient,
     assert (answer.json()["status"], answer.json()["error_message"]) == ("ERROR", "Rollout cancelled")
 
 
-@pytest.mark.parametrize("name", [UNKNOWN_UID, UNKNOWN_UID[:-2], "%20", "x" * 257])
-async def test_what_no_caller_can_submit_is_unknown(client: httpx.AsyncClient, name: str) -> None:
-    assert (await client.delete(f"/v1/rollouts/{name}")).status_code == 404
+async def test_what_no_caller_can_submit_is_unknown(client: httpx.AsyncClient) -> None:
+    for name in [UNKNOWN_UID, UNKNOWN_UID[:-2], "%20", "x" * 257]:
+        assert (await client.delete(f"/v1/rollouts/{name}")).status_code == 404
 
 
 async def test_the_client_says_whether_it_was_there(api: Api, worker: ScriptedWorker) -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import pytest
 from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch
 from tests.support.finished_rollouts import rollout, sample, turn
@@ -77,9 +76,8 @@ async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClie
     assert "has not ended" in named.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("document", "status", "said"),
-    [
+async def test_what_is_refused(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    cases: list[tuple[Any, int, str]] = [
         ({"turn": 0, "server_url": URL}, 422, "turn"),
         ({"turn": 3, "server_url": URL}, 422, "last that can be sampled"),
         ({"turn": 1}, 422, "no endpoint"),
@@ -87,15 +85,12 @@ async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClie
         ({"turn": 1, "server_url": URL, "nonsense": 1}, 422, "nonsense"),
         ({"turn": 1, "server_url": URL, "seed": 2**80}, 422, "seed"),
         ([], 422, ""),
-    ],
-)
-async def test_what_is_refused(
-    client: httpx.AsyncClient, worker: ScriptedWorker, document: Any, status: int, said: str
-) -> None:
-    parent = await ended(client, worker)
-    answer = await fork(client, parent.uid, document)
-    assert answer.status_code == status, answer.text
-    assert said in answer.text
+    ]
+    for document, status, said in cases:
+        parent = await ended(client, worker)
+        answer = await fork(client, parent.uid, document)
+        assert answer.status_code == status, answer.text
+        assert said in answer.text
 
 
 async def test_a_rollout_whose_data_was_deleted_or_never_was(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

@@ -243,28 +243,28 @@ async def send(api: Api, content: bytes) -> int:
     return await asyncio.to_thread(post)
 
 
-@pytest.mark.parametrize("path", ["/v1/batches", "/rollout"])
-@pytest.mark.parametrize("announced", [True, False])
-async def test_a_caller_that_leaves_in_a_large_body_is_one_line(api: Api, path: str, announced: bool) -> None:
-    host, port = api.url.removeprefix("http://").split(":")
-    size = b"content-length: 20000000" if announced else b"transfer-encoding: chunked"
-    head = b"POST %s HTTP/1.1\r\nhost: localhost\r\n%s\r\n\r\n" % (path.encode(), size)
-    with capture_logs() as logged:
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(head + (b"" if announced else b"1e8480\r\n") + b" " * 2_000_000)
-        await writer.drain()
-        writer.close()
+async def test_a_caller_that_leaves_in_a_large_body_is_one_line(api: Api) -> None:
+    for announced in [True, False]:
+        for path in ["/v1/batches", "/rollout"]:
+            host, port = api.url.removeprefix("http://").split(":")
+            size = b"content-length: 20000000" if announced else b"transfer-encoding: chunked"
+            head = b"POST %s HTTP/1.1\r\nhost: localhost\r\n%s\r\n\r\n" % (path.encode(), size)
+            with capture_logs() as logged:
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.write(head + (b"" if announced else b"1e8480\r\n") + b" " * 2_000_000)
+                await writer.drain()
+                writer.close()
 
-        async def noticed() -> bool:
-            return any(line["event"] == "caller left in mid-body" for line in logged)
+                async def noticed() -> bool:
+                    return any(line["event"] == "caller left in mid-body" for line in logged)
 
-        await until(noticed, 10)
-        await asyncio.sleep(0.1)
-    # The API's start logs what it finds about Redis, at any time.
-    lines = [line for line in logged if line["event"] != "redis setting"]
-    assert [(line["event"], line["log_level"], line.get("path")) for line in lines] == [
-        ("caller left in mid-body", "info", path)
-    ]
+                await until(noticed, 10)
+                await asyncio.sleep(0.1)
+            # The API's start logs what it finds about Redis, at any time.
+            lines = [line for line in logged if line["event"] != "redis setting"]
+            assert [(line["event"], line["log_level"], line.get("path")) for line in lines] == [
+                ("caller left in mid-body", "info", path)
+            ]
 
 
 async def test_compressed_bodies_are_refused_unread(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

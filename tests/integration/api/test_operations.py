@@ -85,20 +85,17 @@ async def test_groups_show_their_verdict(client: httpx.AsyncClient, worker: Scri
     ]
 
 
-@pytest.mark.parametrize(
-    ("policy", "fault"),
-    [
+async def test_a_group_that_cannot_be_is_a_fault(client: httpx.AsyncClient) -> None:
+    for policy, fault in [
         ({"size": 4, "min_usable": 2}, "has 3 rollouts, group.size says 4"),
         ({"min_usable": 4}, "fewer than group.min_usable 4"),
         ({"size": 2, "min_usable": 3}, "can't be reached"),
-    ],
-)
-async def test_a_group_that_cannot_be_is_a_fault(client: httpx.AsyncClient, policy: dict[str, int], fault: str) -> None:
-    document = batch(0, group=policy)
-    document["rollouts"] = [{"group": "a", "n": 3, "messages": [{"role": "user", "content": "x"}]}]
-    refused = await client.post("/v1/batches", json=document)
-    assert refused.status_code == 422
-    assert fault in refused.text
+    ]:
+        document = batch(0, group=policy)
+        document["rollouts"] = [{"group": "a", "n": 3, "messages": [{"role": "user", "content": "x"}]}]
+        refused = await client.post("/v1/batches", json=document)
+        assert refused.status_code == 422
+        assert fault in refused.text
 
 
 async def test_a_dead_rollout_can_be_run_again(client: httpx.AsyncClient, store: Store, worker: ScriptedWorker) -> None:

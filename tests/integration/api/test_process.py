@@ -7,12 +7,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from tests.support.api_requests import batch, v1_request
+from tests.support.forked_worker import forked
 from tests.support.inside_api import client_of, running_api
+from tests.support.redis_server import free_port
 from tests.support.scripted_worker import OWNER, ScriptedWorker
 from tests.support.waiting import until
 
@@ -21,37 +22,33 @@ from rolloutpool_common.store import Store
 ENTRY = f"job:submit+read:{'ab' * 32}"
 
 
-@contextlib.asynccontextmanager
-async def process(**environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "rolloutpool_api",
-        env={**os.environ, **environment},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.communicate()
+API = "rolloutpool_api.__main__"
+
+
+def refusal(**environment: str) -> str:
+    """What an API says that does not start."""
+    with forked(API, **environment) as (api, log):
+        assert api.wait() == 2
+        said = log.read_text()
+    assert "Traceback" not in said
+    return said
+
+
+async def healthy(client: httpx.AsyncClient) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return (await client.get("/health")).status_code == 200
+    return False
 
 
 async def test_it_serves_and_stops_cleanly(redis_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    async with (
-        process(ROLLOUTPOOL_REDIS_URL=redis_url, ROLLOUT_SERVER_PORT=str(port)) as api,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
-    ):
-
-        async def healthy() -> bool:
-            with contextlib.suppress(httpx.TransportError):
-                return (await client.get("/health")).status_code == 200
-            return False
-
-        await until(healthy, 30)
+    """With its imports, as it is started."""
+    port = free_port()
+    environment = {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUT_SERVER_PORT": str(port)}
+    api = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rolloutpool_api"), env={**os.environ, **environment}, stderr=asyncio.subprocess.PIPE
+    )
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        await until(lambda: healthy(client), 30)
         api.send_signal(signal.SIGTERM)
         _, log = await api.communicate()
     assert api.returncode == 0
@@ -59,23 +56,18 @@ async def test_it_serves_and_stops_cleanly(redis_url: str) -> None:
     assert b"Traceback" not in log
 
 
-async def test_a_taken_port_is_named(redis_url: str) -> None:
+def test_a_taken_port_is_named(redis_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        async with process(ROLLOUTPOOL_REDIS_URL=redis_url, ROLLOUT_SERVER_PORT=port) as api:
-            _, said = await api.communicate()
-    assert api.returncode == 2
-    assert f"port {port} on 127.0.0.1 is in use" in said.decode()
-    assert "ROLLOUT_SERVER_PORT" in said.decode()
+        said = refusal(ROLLOUTPOOL_REDIS_URL=redis_url, ROLLOUT_SERVER_PORT=port)
+    assert f"port {port} on 127.0.0.1 is in use" in said
+    assert "ROLLOUT_SERVER_PORT" in said
 
 
-async def test_missing_settings_are_named() -> None:
-    async with process(MAX_CONCURRENT_ROLLOUTS="none") as api:
-        _, said = await api.communicate()
-    assert api.returncode == 2
-    assert "ROLLOUTPOOL_REDIS_URL is not set" in said.decode()
-    assert "MAX_CONCURRENT_ROLLOUTS: Input should be a valid integer" in said.decode()
-    assert "Traceback" not in said.decode()
+def test_missing_settings_are_named() -> None:
+    said = refusal(MAX_CONCURRENT_ROLLOUTS="none")
+    assert "ROLLOUTPOOL_REDIS_URL is not set" in said
+    assert "MAX_CONCURRENT_ROLLOUTS: Input should be a valid integer" in said
 
 
 async def test_waiters_do_not_delay_the_stop(redis_url: str, store: Store, worker: ScriptedWorker) -> None:
@@ -118,28 +110,20 @@ async def test_waiters_do_not_delay_the_stop(redis_url: str, store: Store, worke
 @pytest.mark.parametrize("level", ["debug", "error"])
 async def test_ids_cannot_forge_log_lines(redis_url: str, level: str, worker: ScriptedWorker) -> None:
     forged = 'x"}\n{"event": "forged"}\x1b[31m'
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {"ROLLOUT_SERVER_PORT": str(port), "ROLLOUTPOOL_LOG_LEVEL": level}
-    async with (
-        process(ROLLOUTPOOL_REDIS_URL=redis_url, **settings) as api,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client,
-    ):
-
-        async def healthy() -> bool:
-            with contextlib.suppress(httpx.TransportError):
-                return (await client.get("/health")).status_code == 200
-            return False
-
-        await until(healthy, 30)
-        posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id=forged)))
-        await worker.end_named(forged)
-        assert (await posted).status_code == 200
+    with forked(API, ROLLOUTPOOL_REDIS_URL=redis_url, **settings) as (api, output):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+            await until(lambda: healthy(client), 30)
+            posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id=forged)))
+            await worker.end_named(forged)
+            assert (await posted).status_code == 200
         api.send_signal(signal.SIGTERM)
-        _, log = await api.communicate()
-    lines = log.decode().splitlines()
+        api.wait()
+        log = output.read_text()
+    lines = log.splitlines()
     assert not [line for line in lines if line.startswith('{"event": "forged"')]
-    assert "\x1b" not in log.decode()
+    assert "\x1b" not in log
     assert any("v1 rollout" in line for line in lines) == (level == "debug")
 
 
@@ -152,11 +136,8 @@ async def test_ids_cannot_forge_log_lines(redis_url: str, level: str, worker: Sc
         ({"ROLLOUTPOOL_API_KEYS": "rpk_MARKER"}, "ROLLOUTPOOL_API_KEYS: an entry must be name:scopes:sha256"),
     ],
 )
-async def test_it_does_not_start_open_to_others(redis_url: str, settings: dict[str, str], said: str) -> None:
+def test_it_does_not_start_open_to_others(redis_url: str, settings: dict[str, str], said: str) -> None:
     address = {"ROLLOUTPOOL_API_HOST": "0.0.0.0", "ROLLOUT_SERVER_PORT": "0"}
-    async with process(ROLLOUTPOOL_REDIS_URL=redis_url, **address, **settings) as api:
-        _, stderr = await api.communicate()
-    assert api.returncode == 2
-    assert said in stderr.decode()
-    assert "Traceback" not in stderr.decode()
-    assert "MARKER" not in stderr.decode()
+    stderr = refusal(ROLLOUTPOOL_REDIS_URL=redis_url, **address, **settings)
+    assert said in stderr
+    assert "MARKER" not in stderr

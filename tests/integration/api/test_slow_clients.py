@@ -105,24 +105,24 @@ async def impatient(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield api
 
 
-@pytest.mark.parametrize(("path", "size"), [("/v1/batches", 1000), ("/rollout", 1000), ("/v1/preflight", 1000)])
-@pytest.mark.parametrize("large", [False, True])
-async def test_a_half_body_gets_408_and_is_one_line(
-    impatient: Api, worker: ScriptedWorker, path: str, size: int, large: bool
-) -> None:
-    if large and path == "/v1/preflight":
-        return
-    with capture_logs() as logged:
-        reader, writer = await connect(impatient)
-        writer.write(half_body(path, 20_000_000 if large else size))
-        status, content = await answer(reader)
-        await asyncio.sleep(0.2)
-        writer.close()
-    assert status == b"HTTP/1.1 408 Request Timeout"
-    refusal = json.loads(content)
-    assert "ROLLOUTPOOL_MIN_UPLOAD_KB" in (refusal["detail"] if path == "/rollout" else refusal["error"]["message"])
-    lines = [line for line in logged if line["event"] not in ("redis setting", "reconciled")]
-    assert lines == [{"event": "body came too slowly", "log_level": "info", "path": path, "received": 1}]
+async def test_a_half_body_gets_408_and_is_one_line(impatient: Api, worker: ScriptedWorker) -> None:
+    for large in [False, True]:
+        for path, size in [("/v1/batches", 1000), ("/rollout", 1000), ("/v1/preflight", 1000)]:
+            if large and path == "/v1/preflight":
+                continue
+            with capture_logs() as logged:
+                reader, writer = await connect(impatient)
+                writer.write(half_body(path, 20_000_000 if large else size))
+                status, content = await answer(reader)
+                await asyncio.sleep(0.2)
+                writer.close()
+            assert status == b"HTTP/1.1 408 Request Timeout"
+            refusal = json.loads(content)
+            assert "ROLLOUTPOOL_MIN_UPLOAD_KB" in (
+                refusal["detail"] if path == "/rollout" else refusal["error"]["message"]
+            )
+            lines = [line for line in logged if line["event"] not in ("redis setting", "reconciled")]
+            assert lines == [{"event": "body came too slowly", "log_level": "info", "path": path, "received": 1}]
 
 
 @pytest.mark.slow

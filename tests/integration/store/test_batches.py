@@ -9,12 +9,7 @@ from tests.support.batches import OWNER, claim, new_batch, result_of, submit
 
 from rolloutpool_common.protocol.batch import BatchState, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.store import (
-    BatchDeleted,
-    ClaimRefused,
-    Store,
-    StoreUnavailable,
-)
+from rolloutpool_common.store import BatchDeleted, ClaimRefused, Store, StoreUnavailable
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.staging import STAGE_SECONDS
 

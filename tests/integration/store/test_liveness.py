@@ -7,7 +7,6 @@ issue 11; the short ones are longer than 5 s too.
 
 import asyncio
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,6 +16,7 @@ import redis.asyncio
 from tests.chaos.link import Link
 from tests.support.batches import announce, claim, declare_dead, submit
 from tests.support.durable_redis import durable_redis
+from tests.support.forked_worker import ForkedWorker
 from tests.support.light_worker import start_light_worker
 from tests.support.waiting import until
 
@@ -71,9 +71,7 @@ async def watching(url: str, stalled_s: float = STALLED_SECONDS) -> AsyncIterato
 
 
 @contextmanager
-def living(
-    url: str, names: tuple[str, ...] = NAMES, **environment: str
-) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+def living(url: str, names: tuple[str, ...] = NAMES, **environment: str) -> Iterator[dict[str, ForkedWorker]]:
     """Light workers, which are killed in the end."""
     workers = {name: start_light_worker(url, name, **environment) for name in names}
     try:

@@ -1,16 +1,15 @@
 """The version of the data in Redis: set where there is none, accepted where it is ours, refused where it is not."""
 
 import asyncio
-import os
 import re
 import socket
-import sys
 from typing import Any
 
 import orjson
 import pytest
 import redis.asyncio
 from tests.support.batches import announce, submit
+from tests.support.forked_worker import forked
 
 from rolloutpool_common.protocol.offers import spell
 from rolloutpool_common.store import Claim, ClaimRefused, ForeignSchema, Store
@@ -109,15 +108,7 @@ async def test_a_pool_that_was_emptied_while_it_runs_goes_on(
     await raw.flushall()
     await raw.script_flush()
     await store.workers.announce(
-        "w1",
-        host="h",
-        pid=1,
-        slots=1,
-        tools=[],
-        agents=[],
-        termination_strategies=[],
-        tokenizers={},
-        versions={},
+        "w1", host="h", pid=1, slots=1, tools=[], agents=[], termination_strategies=[], tokenizers={}, versions={}
     )
     assert [worker.worker_id for worker in await other.workers.known()] == ["w1"]
     assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
@@ -131,18 +122,18 @@ async def test_a_redis_that_does_not_answer_is_no_other_version() -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("module", ["rolloutpool_api", "rolloutpool_worker"])
-async def test_processes_end_with_instructions(redis_url: str, raw: redis.asyncio.Redis, module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "arguments"), [("rolloutpool_api.__main__", ()), ("rolloutpool_worker.__main__", ("--worker-id", "w"))]
+)
+async def test_processes_end_with_instructions(
+    redis_url: str, raw: redis.asyncio.Redis, module: str, arguments: tuple[str, ...]
+) -> None:
     await fill(raw)
     before = await content(redis_url)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
-        env={**os.environ, "ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUT_SERVER_PORT": "0"},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(60):
-        _, said = await process.communicate()
-    assert process.returncode == 2
-    assert "holds data of schema version 1" in said.decode()
-    assert "Traceback" not in said.decode()
+    env = {"ROLLOUTPOOL_REDIS_URL": redis_url, "ROLLOUT_SERVER_PORT": "0"}
+    with forked(module, *arguments, **env) as (process, log):
+        assert await asyncio.to_thread(process.wait) == 2
+        said = log.read_text()
+    assert "holds data of schema version 1" in said
+    assert "Traceback" not in said
     assert await content(redis_url) == before

@@ -248,10 +248,7 @@ async def test_without_the_key_no_token_is_of_bytes_that_came_before_the_request
 ) -> None:
     """Of 600 rollouts, 200 got another's tokens. None fails now either: the bytes came by a connection that is left."""
     repeats = Repeats(0.002, idle=True)
-    async with (
-        trainer(tokenizer, turns, hides=["x-turn-key"]) as server,
-        lying_proxy(server.url, repeats) as proxy,
-    ):
+    async with trainer(tokenizer, turns, hides=["x-turn-key"]) as server, lying_proxy(server.url, repeats) as proxy:
         results = await results_of(worker, proxy, server, at_once=at_once, settled=True)
     assert foreign(results, server) == []
     assert {result.status for result in results} == {RolloutStatus.COMPLETED}
@@ -260,18 +257,12 @@ async def test_without_the_key_no_token_is_of_bytes_that_came_before_the_request
 
 @BOTH
 @ALL
-@TURNS
 async def test_no_token_of_an_engine_is_anothers(
-    worker: InsideWorker,
-    tokenizer: ChatTokenizer,
-    manner: Callable[[], Manner],
-    turns: int,
-    protocol: str,
-    server: Any,
+    worker: InsideWorker, tokenizer: ChatTokenizer, manner: Callable[[], Manner], protocol: str, server: Any
 ) -> None:
-    """It is asked again: an engine keeps nothing."""
+    """It is asked again: an engine keeps nothing. Its calls of one turn are the first of three."""
     async with AsyncExitStack() as stack:
-        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, turns))
+        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, 3))
         proxy = await stack.enter_async_context(lying_proxy(behind.url, manner()))
         results = await results_of(worker, proxy, behind)
     assert foreign(results, behind) == []

@@ -10,6 +10,7 @@ from tests.support.fake_store import fake_store
 
 from rolloutpool_api import reconciler
 from rolloutpool_api.reconciler import PeriodicTask, Reconciler
+from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import StoreUnavailable
 
@@ -46,7 +47,7 @@ async def test_a_kick_brings_a_round_at_once(monkeypatch: pytest.MonkeyPatch) ->
 async def test_an_outage_is_told_once_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "PERIOD_SECONDS", 0.001)
     work = Work(StoreUnavailable(), StoreUnavailable(), RuntimeError("unforeseen"))
-    chore = PeriodicTask("test", work)
+    chore = PeriodicTask("test", work, backoff=Backoff(first_s=0.001, longest_s=0.002, jitter=False))
     with capture_logs() as logs:
         chore.start()
         async with asyncio.timeout(10):

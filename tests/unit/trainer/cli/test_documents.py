@@ -35,10 +35,10 @@ def test_every_command_has_the_option_and_a_schema() -> None:
     assert files == {*DOCUMENTS, LOG_LINES, "check-tokenizer"}
 
 
-@pytest.mark.parametrize("name", json_schemas())
-def test_the_published_schemas_are_current(name: str) -> None:
+def test_the_published_schemas_are_current() -> None:
     """`make generate` writes them."""
-    assert json.loads((SCHEMAS / f"{name}.json").read_text()) == json_schemas()[name]
+    for name, schema in json_schemas().items():
+        assert json.loads((SCHEMAS / f"{name}.json").read_text()) == schema, name
 
 
 CALLS: dict[str, tuple[list[str], int | None]] = {

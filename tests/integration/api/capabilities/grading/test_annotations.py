@@ -95,9 +95,8 @@ async def test_a_repeated_request_is_carried_out_once(client: httpx.AsyncClient)
     assert (await client.get(f"/v1/rollouts/{uid}/annotations")).json()["scalars"] == {"reward": 2.0}
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
+async def test_nonsense_is_refused_whole(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    cases: list[dict[str, Any]] = [
         {"rollout": 2},
         {"rollout": -1},
         {"rollout": True},
@@ -122,24 +121,21 @@ async def test_a_repeated_request_is_carried_out_once(client: httpx.AsyncClient)
         {"rollout": 0, "streams": {"adv": [1, 2, 3]}},
         # It has not ended, so its length is not known.
         {"rollout": 1, "streams": {"adv": [[1]]}},
-    ],
-)
-async def test_nonsense_is_refused_whole(
-    client: httpx.AsyncClient, worker: ScriptedWorker, item: dict[str, Any]
-) -> None:
-    uids = await submit(client, batch(2))
-    await worker.end(uids[0], samples=[sample(3)])
-    answer = await annotate(client, uids[0], {"rollout": 0, "scalars": {"good": 1}}, item)
-    # An integer of 400 digits is no JSON number to the parser.
-    assert answer.status_code == (400 if "0" * 400 in _json(item) else 422), answer.text
-    assert "faults" in answer.json()["error"] or answer.status_code == 400
-    assert (await client.get(f"/v1/rollouts/{uids[0]}/annotations")).json()["scalars"] == {}
+    ]
+    for item in cases:
+        uids = await submit(client, batch(2))
+        await worker.end(uids[0], samples=[sample(3)])
+        answer = await annotate(client, uids[0], {"rollout": 0, "scalars": {"good": 1}}, item)
+        # An integer of 400 digits is no JSON number to the parser.
+        assert answer.status_code == (400 if "0" * 400 in _json(item) else 422), answer.text
+        assert "faults" in answer.json()["error"] or answer.status_code == 400
+        assert (await client.get(f"/v1/rollouts/{uids[0]}/annotations")).json()["scalars"] == {}
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_a_value_that_json_does_not_have_is_refused(client: httpx.AsyncClient, number: float) -> None:
-    (uid,) = await submit(client, batch(1))
-    assert (await annotate(client, uid, {"rollout": 0, "scalars": {"reward": number}})).status_code in (400, 422)
+async def test_a_value_that_json_does_not_have_is_refused(client: httpx.AsyncClient) -> None:
+    for number in [math.nan, math.inf, -math.inf]:
+        (uid,) = await submit(client, batch(1))
+        assert (await annotate(client, uid, {"rollout": 0, "scalars": {"reward": number}})).status_code in (400, 422)
 
 
 async def test_bodies_that_are_none(client: httpx.AsyncClient) -> None:

@@ -1,9 +1,10 @@
 """A policy that programs can lead, its endpoint, and a door, for all tests here."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.harness import DoorProcess, LedPolicy, running_door
+from tests.support.pool import Pool
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
@@ -25,3 +26,9 @@ def led_url(led: LedPolicy, tokenizer: ChatTokenizer) -> Iterator[str]:
 def door(pool_url: str) -> Iterator[DoorProcess]:
     with running_door(pool_url) as process:
         yield process
+
+
+@pytest.fixture
+async def reconciled(pool: Pool) -> AsyncIterator[Pool]:
+    async with pool.reconciled():
+        yield pool

@@ -96,7 +96,7 @@ async def test_one_that_hangs_is_left_alone_when_its_time_is_over(host: GraderHo
 async def test_one_that_blocks_is_ended_at_its_limit_and_stops_nobody(
     host: GraderHost, log: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    seconds = 4.0 if how == "sleeps" else 60.0
+    seconds = 3.0 if how == "sleeps" else 60.0
     blocked = [asyncio.create_task(ask(host, graders.blocks, {"how": how, "seconds": seconds})) for _ in range(2)]
     await until(lambda: asyncio.sleep(0, log.read_text().count("blocks b-0")), 10.0)
     # Its loop is held, and neither this one nor that of another grader is.
