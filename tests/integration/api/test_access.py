@@ -217,10 +217,16 @@ async def test_v1_is_closed_elsewhere_and_open_to_listed_networks(redis_url: str
         forged = {"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3", "X-Real-IP": "10.1.2.3"}
         assert (await client.get("/tools")).status_code == 401
         assert (await client.get("/tools", headers=auth("team-submit"))).status_code == 200
-    async with running_api(redis_url, **ELSEWHERE, v1_networks="10.0.0.0/8,fd00::/8") as api, client_of(api) as client:
+    async with (
+        running_api(redis_url, **ELSEWHERE, v1_networks="10.0.0.0/8,fd00::/8") as api,
+        client_of(api) as client,
+    ):
         assert (await client.get("/tools", headers=forged)).status_code == 401
         assert (await client.post("/rollout", json=v1_request(), headers=forged)).status_code == 401
-    async with running_api(redis_url, **ELSEWHERE, v1_networks="127.0.0.1") as api, client_of(api) as client:
+    async with (
+        running_api(redis_url, **ELSEWHERE, v1_networks="127.0.0.1") as api,
+        client_of(api) as client,
+    ):
         assert (await client.get("/tools")).status_code == 200
         posted = asyncio.create_task(client.post("/rollout", json=v1_request(rollout_id="guest")))
         await worker.end_named("guest")

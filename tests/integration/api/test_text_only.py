@@ -63,7 +63,11 @@ async def test_a_rollout_of_an_older_version_with_an_image_is_not_forked(
 ) -> None:
     submitted = await client.post("/v1/batches", json=batch(1))
     asked = Message(role="user", content=[TEXT, IMAGE])
-    fields: dict[str, Any] = {"samples": [sample("ask", ("sampled", "ab", 1))], "turns": [turn(1)], "messages": [asked]}
+    fields: dict[str, Any] = {
+        "samples": [sample("ask", ("sampled", "ab", 1))],
+        "turns": [turn(1)],
+        "messages": [asked],
+    }
     options = {"tokenizer_name": "rolloutpool/tiny"}
     carried = carrying(rollout(**fields), [turn_record("a")], [asked.wire()], options=options)
     parent = await worker.end(submitted.json()["rollouts"][0], **fields, replay=carried.replay)

@@ -12,7 +12,12 @@ REJECTED: list[tuple[str, dict[str, Any], list[Any], str]] = [
         (f"without {field}", {field: ...}, ["body", field], "Field required")
         for field in ("rollout_id", "server_url", "messages", "sampling_params", "tokenizer_name")
     ],
-    ("no messages", {"messages": []}, ["body", "messages"], "List should have at least 1 item after validation, not 0"),
+    (
+        "no messages",
+        {"messages": []},
+        ["body", "messages"],
+        "List should have at least 1 item after validation, not 0",
+    ),
     (
         "bad role",
         {"messages": [{"role": "robot", "content": "x"}]},
@@ -35,7 +40,12 @@ REJECTED: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ),
     ("no turns", {"max_turns": 0}, ["body", "max_turns"], "Input should be greater than or equal to 1"),
     ("many turns", {"max_turns": 101}, ["body", "max_turns"], "Input should be less than or equal to 100"),
-    ("no tokens", {"max_tokens_total": 0}, ["body", "max_tokens_total"], "Input should be greater than or equal to 1"),
+    (
+        "no tokens",
+        {"max_tokens_total": 0},
+        ["body", "max_tokens_total"],
+        "Input should be greater than or equal to 1",
+    ),
     (
         "many tokens",
         {"max_tokens_total": 1_000_001},

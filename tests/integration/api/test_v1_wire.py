@@ -14,7 +14,15 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Spans
 from rolloutpool_common.store import Store
 
-RESPONSE_KEYS = ["rollout_id", "status", "final_messages", "finish_reason", "error_message", "metrics", "extra_fields"]
+RESPONSE_KEYS = [
+    "rollout_id",
+    "status",
+    "final_messages",
+    "finish_reason",
+    "error_message",
+    "metrics",
+    "extra_fields",
+]
 METRIC_KEYS = [
     "total_latency_ms",
     "llm_latency_ms",

@@ -108,7 +108,15 @@ async def test_a_pool_that_was_emptied_while_it_runs_goes_on(
     await raw.flushall()
     await raw.script_flush()
     await store.workers.announce(
-        "w1", host="h", pid=1, slots=1, tools=[], agents=[], termination_strategies=[], tokenizers={}, versions={}
+        "w1",
+        host="h",
+        pid=1,
+        slots=1,
+        tools=[],
+        agents=[],
+        termination_strategies=[],
+        tokenizers={},
+        versions={},
     )
     assert [worker.worker_id for worker in await other.workers.known()] == ["w1"]
     assert await raw.get("rp:schema") == str(SCHEMA_VERSION)

@@ -71,7 +71,10 @@ async def test_a_summary(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_i
         asked, resumed = (exchange.document["messages"] for exchange in trainer.exchanges[2:])
         assert [message["role"] for message in asked[-2:]] == ["tool", "user"]
         assert asked[-1]["content"] == SUMMARISE
-        assert [message["content"] for message in resumed[1:]] == [QUESTION[1]["content"], RESUME + "15 + 23 is 38."]
+        assert [message["content"] for message in resumed[1:]] == [
+            QUESTION[1]["content"],
+            RESUME + "15 + 23 is 38.",
+        ]
         assert (result.alignment, result.drift) == (Alignment.EXACT, {})
         # The summary was sampled behind the very ids that it sums up.
         assert [[s.turn for s in sample.segments if s.kind == "sampled"] for sample in result.samples] == [

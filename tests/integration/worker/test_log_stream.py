@@ -48,7 +48,12 @@ async def test_a_workers_output_is_json_and_holds_no_text(redis_url: str, tokeni
     assert all({"event", "level", "timestamp", "logger"} <= line.keys() for line in lines)
 
     ended = the(lines, "rollout ended", rollout_uid=good.uid)
-    bound = {"batch_id": good.batch_id, "attempt": 1, "worker_id": good.worker, "trace_id": trace_id_of(good.uid)}
+    bound = {
+        "batch_id": good.batch_id,
+        "attempt": 1,
+        "worker_id": good.worker,
+        "trace_id": trace_id_of(good.uid),
+    }
     assert bound.items() <= ended.items()
     assert (ended["status"], ended["turns"], ended["turn"]) == ("completed", 2, 2)
     turns = [line["turn"] for line in lines if line["event"] == "turn sampled"]

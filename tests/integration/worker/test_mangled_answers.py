@@ -248,7 +248,10 @@ async def test_without_the_key_no_token_is_of_bytes_that_came_before_the_request
 ) -> None:
     """Of 600 rollouts, 200 got another's tokens. None fails now either: the bytes came by a connection that is left."""
     repeats = Repeats(0.002, idle=True)
-    async with trainer(tokenizer, turns, hides=["x-turn-key"]) as server, lying_proxy(server.url, repeats) as proxy:
+    async with (
+        trainer(tokenizer, turns, hides=["x-turn-key"]) as server,
+        lying_proxy(server.url, repeats) as proxy,
+    ):
         results = await results_of(worker, proxy, server, at_once=at_once, settled=True)
     assert foreign(results, server) == []
     assert {result.status for result in results} == {RolloutStatus.COMPLETED}

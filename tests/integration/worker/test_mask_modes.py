@@ -75,7 +75,12 @@ async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: Ch
     async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
         result = completed(await inside.run_in_pieces(server_url=trainer.url))
         agrees(result, trainer)
-        assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 422), ("2/2", 200), ("3", 200)]
+        assert [(key, status) for key, _, status in trainer.posts] == [
+            ("1", 200),
+            ("2", 422),
+            ("2/2", 200),
+            ("3", 200),
+        ]
         attempts = [int(exchange.headers["x-rollout-attempt"]) for exchange in trainer.exchanges]
         assert attempts[0] < attempts[1] == attempts[2] < attempts[3]
 
@@ -85,7 +90,10 @@ def typed_output(*, then: int = 0) -> dict[str, Any]:
     call_id = "call_1"
     result = {"role": "tool", "tool_call_id": call_id, "name": "add", "content": TYPED}
     more = [{"say": [{"role": "user", "content": "go on"}]}, {"sample": {}}] * then
-    return {"agent": REPLAY, "metadata": {"steps": [{"sample": {}}, {"say": [result]}, {"sample": {}}, *more]}}
+    return {
+        "agent": REPLAY,
+        "metadata": {"steps": [{"sample": {}}, {"say": [result]}, {"sample": {}}, *more]},
+    }
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["declared", "undeclared"])
@@ -215,7 +223,11 @@ async def test_each_turn_has_its_policy_version_in_whatever_order(
 async def test_a_turn_that_is_not_to_be_trained_stays_in_the_context_with_mask_0(
     inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
 ) -> None:
-    steps = [{"sample": {"train": False}}, {"say": [{"role": "user", "content": "go on"}]}, {"sample": {}}]
+    steps = [
+        {"sample": {"train": False}},
+        {"say": [{"role": "user", "content": "go on"}]},
+        {"sample": {}},
+    ]
     async with scripted_trainer(tokenizer, say("Well."), say("Yes."), keeps_ids=keeps_ids) as trainer:
         result = completed(await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps}))
         (sample,) = result.samples

@@ -72,7 +72,10 @@ async def test_a_worker_calls_loopback_alone_unless_told(redis_url: str) -> None
     ("settings", "said"),
     [
         ({"ROLLOUTPOOL_SECRETS_FILE": "/no/such/file"}, "ROLLOUTPOOL_SECRETS_FILE: /no/such/file cannot be read"),
-        ({"ROLLOUTPOOL_ALLOWED_TARGETS": "a,http://b"}, "ROLLOUTPOOL_ALLOWED_TARGETS: 'http://b' is neither"),
+        (
+            {"ROLLOUTPOOL_ALLOWED_TARGETS": "a,http://b"},
+            "ROLLOUTPOOL_ALLOWED_TARGETS: 'http://b' is neither",
+        ),
     ],
 )
 async def test_settings_that_cannot_be_used_end_the_worker(redis_url: str, settings: dict[str, str], said: str) -> None:

@@ -6,7 +6,15 @@ import pickle
 import pytest
 
 from rolloutpool_api import errors
-from rolloutpool_api.errors import ApiError, BadCursor, Conflict, NotReady, Rejected, ShuttingDown, answer_store_error
+from rolloutpool_api.errors import (
+    ApiError,
+    BadCursor,
+    Conflict,
+    NotReady,
+    Rejected,
+    ShuttingDown,
+    answer_store_error,
+)
 from rolloutpool_common.protocol.errors import Fault
 from rolloutpool_common.store import (
     BatchDeleted,
@@ -21,7 +29,8 @@ REJECTED = Rejected([Fault(path="a", message="b")], 7)
 
 
 @pytest.mark.parametrize(
-    "error", [BadCursor(), Conflict("no", batch_id="b1"), NotReady("wait", reasons=["x"]), ShuttingDown(), REJECTED]
+    "error",
+    [BadCursor(), Conflict("no", batch_id="b1"), NotReady("wait", reasons=["x"]), ShuttingDown(), REJECTED],
 )
 def test_they_survive_pickling(error: ApiError) -> None:
     again = pickle.loads(pickle.dumps(error))

@@ -28,7 +28,14 @@ def samples(sums: dict[str, dict[str, int]], *standings: dict[str, Any]) -> Samp
 
 def standing(component: str, **fields: Any) -> dict[str, Any]:
     levels = {"model": 2, "tool": 1, "pause": 0, "long_polls": 3, "event_streams": 1}
-    return {"component": component, "version": "1", "resident_bytes": 100, "open_fds": 7, "levels": levels, **fields}
+    return {
+        "component": component,
+        "version": "1",
+        "resident_bytes": 100,
+        "open_fds": 7,
+        "levels": levels,
+        **fields,
+    }
 
 
 def test_buckets_are_cumulative_and_end_with_the_count() -> None:

@@ -11,7 +11,9 @@ from rolloutpool_api.validation import check_batch
 from rolloutpool_common.security.targets import Targets
 
 CATALOG = Catalog(
-    tools=frozenset({"add"}), agents=frozenset({"tool_calls"}), termination_strategies=frozenset({"task_completion"})
+    tools=frozenset({"add"}),
+    agents=frozenset({"tool_calls"}),
+    termination_strategies=frozenset({"task_completion"}),
 )
 
 

@@ -61,7 +61,9 @@ def counted_calls(where: str) -> Iterator[list[str]]:
 
 def test_what_a_capability_sees_of_a_rollout_is_short() -> None:
     seen = {name for name in (*vars(Talk), *Talk.__annotations__) if not name.startswith("_")}
-    assert seen == {*("claim", "store", "attachments", "running", "retry", "wait", "publish_soon", "delivered")}
+    assert seen == {
+        *("claim", "store", "attachments", "running", "retry", "wait", "publish_soon", "delivered"),
+    }
     assert len(seen) <= MOST_MEMBERS
     assert seen - {"claim", "store", "attachments"} == {name for name in vars(RolloutTalk) if not name.startswith("_")}
 

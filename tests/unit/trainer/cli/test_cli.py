@@ -77,7 +77,11 @@ def test_waiting_for_a_batch_with_failures_is_no_success(pool: StubPool) -> None
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{}\n{oops", "line 2: not JSON"), ("[1]", "line 1: not a JSON object"), ("\n \n", "holds no rollouts")],
+    [
+        ("{}\n{oops", "line 2: not JSON"),
+        ("[1]", "line 1: not a JSON object"),
+        ("\n \n", "holds no rollouts"),
+    ],
 )
 def test_a_bad_file_names_the_line(pool: StubPool, text: str, message: str) -> None:
     done = run("submit", "-", stdin=text)

@@ -31,7 +31,11 @@ def complete(words: str, url: str, **environment: str) -> list[str]:
 def lay_out(pool: StubPool) -> None:
     batches = [{**SUMMARY, "run": "ppo-8"}, {**SUMMARY, "batch_id": OTHER, "run": "ppo-7"}]
     pool.on("GET", "/v1/batches", Answer(body={"batches": batches, "next_cursor": None}))
-    columns = {"uid": [f"{BATCH}-{n}" for n in range(12)], "status": ["queued"] * 12, "rollout_id": ["mine"] * 12}
+    columns = {
+        "uid": [f"{BATCH}-{n}" for n in range(12)],
+        "status": ["queued"] * 12,
+        "rollout_id": ["mine"] * 12,
+    }
     table = {"batch_id": BATCH, "total": 12, "matched": 12, "created_ms": 0, "now_ms": 1, "next_cursor": None}
     pool.on("GET", f"/v1/batches/{BATCH}/rollouts", Answer(body={**table, "columns": columns}))
     pool.on("GET", "/v1/dead-letters", Answer(body={"rollouts": [f"{BATCH}-3"], "pushes": []}))

@@ -39,7 +39,10 @@ def test_a_taken_port_is_named_and_nothing_stays_open() -> None:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
         probe.close()
-        with pytest.raises(PortTaken, match=f"port {taken} of 127.0.0.1"), serve_callback(APP, [free, taken]):
+        with (
+            pytest.raises(PortTaken, match=f"port {taken} of 127.0.0.1"),
+            serve_callback(APP, [free, taken]),
+        ):
             pass
         assert is_free(free)
 

@@ -63,7 +63,10 @@ def test_hits_name_row_message_and_what_stands_there(path: Path) -> None:
     assert [
         (match["uid"], match["rollout_id"], match["index"], match["message"], match["role"])
         for match in found["matches"]
-    ] == [(f"{ONE}-0", "r0", 0, 2, "tool"), (f"{ONE}-2", "r2", 2, 0, "user")]
+    ] == [
+        (f"{ONE}-0", "r0", 0, 2, "tool"),
+        (f"{ONE}-2", "r2", 2, 0, "user"),
+    ]
     first = found["matches"][0]
     assert (first["before"], first["found"], first["after"], first["number"]) == ("a ", "Needle", "!", 0)
     assert {name: found[name] for name in ("searched", "total", "next_cursor", "cut", "unread")} == {

@@ -61,7 +61,10 @@ async def keep(recorder: Recorder, on_limit: OnLimit, limit: int = 100) -> Recor
 
 @pytest.mark.parametrize("on_limit", OnLimit)
 async def test_nothing_happens_below_the_limit_or_before_the_first_turn(on_limit: OnLimit) -> None:
-    for recorder in (Recorder([SYSTEM, ASK, *EXCHANGES], context_tokens=99), Recorder([SYSTEM, ASK], turns=0)):
+    for recorder in (
+        Recorder([SYSTEM, ASK, *EXCHANGES], context_tokens=99),
+        Recorder([SYSTEM, ASK], turns=0),
+    ):
         assert (await keep(recorder, on_limit)).calls == []
 
 

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_worker.conversation.off_loop import MESSAGE, OFF_LOOP, change_off_loop, off_loop, rendering_size
+from rolloutpool_worker.conversation.off_loop import (
+    MESSAGE,
+    OFF_LOOP,
+    change_off_loop,
+    off_loop,
+    rendering_size,
+)
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(0, True), (OFF_LOOP, True), (OFF_LOOP + 1, False)])

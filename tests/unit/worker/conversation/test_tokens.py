@@ -287,7 +287,9 @@ async def test_many_short_messages_are_rendered_off_the_loop(tokenizer: ChatToke
     await task
 
 
-async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(tokenizer: ChatTokenizer) -> None:
+async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
+    tokenizer: ChatTokenizer,
+) -> None:
     tokens = await opened(tokenizer)
     history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
     prompt = rerender(tokenizer, history)

@@ -6,7 +6,16 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, ForgetfulGame, GameSession, GuessingGame
+from tests.support.games import (
+    GUESS,
+    INVITATION,
+    RIGHT,
+    SEED,
+    WRONG,
+    ForgetfulGame,
+    GameSession,
+    GuessingGame,
+)
 from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, RequestChanged
@@ -90,7 +99,13 @@ async def test_calls_that_never_reached_the_session_are_not_made_again() -> None
     assert state_of(life).guesses == 1
 
 
-@pytest.mark.parametrize("changed", [{"texts": ("wrong at guess 2",)}, {"texts": ("right at guess 1",)}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"texts": ("wrong at guess 2",)},
+        {"texts": ("right at guess 1",)},
+    ],
+)
 async def test_another_text_is_a_difference(changed: dict[str, Any]) -> None:
     game = GuessingGame()
     with pytest.raises(EnvironmentDiverged, match="answered call 1 of turn 1 otherwise") as raised:

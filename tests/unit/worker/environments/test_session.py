@@ -24,14 +24,21 @@ from rolloutpool_worker.environments import (
     StepAnswer,
 )
 from rolloutpool_worker.environments.opened import MOST_TOOLS, MOST_TOOLS_BYTES
-from rolloutpool_worker.environments.session import MOST_INFO_BYTES, MOST_SNAPSHOT_BYTES
+from rolloutpool_worker.environments.session import (
+    MOST_INFO_BYTES,
+    MOST_SNAPSHOT_BYTES,
+)
 from rolloutpool_worker.tools import ToolContext, ToolRunner
 
 SECONDS = 0.2
 
 
 def life_of(
-    environment: Environment | None = None, task: Any = None, *, attempt: int = 1, host: EnvironmentHost | None = None
+    environment: Environment | None = None,
+    task: Any = None,
+    *,
+    attempt: int = 1,
+    host: EnvironmentHost | None = None,
 ) -> SessionLife:
     choice = EnvironmentChoice(name="game", task=task, seed=SEED)
     # A host without sessions counts as false.

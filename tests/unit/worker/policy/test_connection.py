@@ -42,7 +42,10 @@ CAST: dict[str, tuple[bytes, object]] = {
     "103 before it": (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + SIZED + b"\r\n" + BODY, BODY),
     "three interim answers": (b"HTTP/1.1 102 Processing\r\n\r\n" * 3 + SIZED + b"\r\n" + BODY, BODY),
     "gzip": (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(PACKED) + PACKED, BODY),
-    "deflate": (OK + b"Content-Encoding: deflate\r\nConnection: close\r\n\r\n" + zlib.compress(BODY), BODY),
+    "deflate": (
+        OK + b"Content-Encoding: deflate\r\nConnection: close\r\n\r\n" + zlib.compress(BODY),
+        BODY,
+    ),
     "empty": (OK + b"Content-Length: 0\r\n\r\n", b""),
     "204": (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
     "more than it said": (SIZED + b"\r\n" + BODY + b"and more", BODY),
@@ -50,7 +53,10 @@ CAST: dict[str, tuple[bytes, object]] = {
     "as long as allowed": (OK + b"Content-Length: 1000\r\n\r\n" + b"x" * MOST, b"x" * MOST),
     "one byte too long": (OK + b"Content-Length: 1001\r\n\r\n" + b"x" * (MOST + 1), LONG),
     "chunks without end": (CHUNKED + b"\r\n" + b"3e8\r\n%b\r\n" % (b"x" * 1000) * 50, LONG),
-    "a bomb": (OK + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzip.compress(bytes(1_000_000)), LONG),
+    "a bomb": (
+        OK + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n" + gzip.compress(bytes(1_000_000)),
+        LONG,
+    ),
     "less than it said": (OK + b"Content-Length: 9\r\n\r\n" + BODY, BROKEN),
     "chunks that break off": (CHUNKED + b"\r\n8\r\n" + BODY + b"\r\n", BROKEN),
     "half a head": (b"HTTP/1.1 200 O", BROKEN),

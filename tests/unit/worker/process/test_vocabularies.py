@@ -90,7 +90,11 @@ async def test_one_without_room_is_named_once(
 
 
 async def test_no_error_ends_it(
-    cache: TokenizerCache, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cache: TokenizerCache,
+    store: Store,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = writer(cache, store)
 

@@ -82,7 +82,10 @@ async def test_turns_that_are_not_trained_or_have_no_ids(
     await reproduced(result, tokenizers)
     async with scripted_trainer(tokenizer, say("Well."), say(token_ids=[], logprobs=[])) as trainer:
         result = await inside.run_one(
-            server_url=trainer.url, messages=QUESTION, agent=REPLAY, metadata={"steps": [{"sample": {}}, *steps[1:]]}
+            server_url=trainer.url,
+            messages=QUESTION,
+            agent=REPLAY,
+            metadata={"steps": [{"sample": {}}, *steps[1:]]},
         )
     assert [turn.sampled_tokens > 0 for turn in result.turns] == [True, False]
     await reproduced(result, tokenizers)

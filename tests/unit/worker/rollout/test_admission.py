@@ -51,7 +51,10 @@ DAMAGES: dict[str, tuple[Callable[[Sample], list[Sample]], str]] = {
     "a mask value too few": (lambda s: damaged(s, response_mask=s.response_mask[:-1]), "7 ids, 6 mask values"),
     "a logprob too many": (lambda s: damaged(s, response_logprobs=[*s.response_logprobs, 0.0]), "8 logprobs"),
     "a mask of 2": (lambda s: damaged(s, response_mask=replaced(s.response_mask, 0, 2)), "neither 0 nor 1"),
-    "not a number": (lambda s: damaged(s, response_logprobs=replaced(s.response_logprobs, 0, math.nan)), "not finite"),
+    "not a number": (
+        lambda s: damaged(s, response_logprobs=replaced(s.response_logprobs, 0, math.nan)),
+        "not finite",
+    ),
     "infinite": (lambda s: damaged(s, response_logprobs=replaced(s.response_logprobs, 5, -math.inf)), "not finite"),
     "an id beyond the vocabulary": (
         lambda s: damaged(s, response_ids=replaced(s.response_ids, 6, VOCABULARY)),

@@ -65,7 +65,11 @@ async def test_a_rollout_that_ended_in_time_has_completed_although_its_result_is
 
 @pytest.mark.parametrize(("script", "outcome"), [([hang()], "expired"), ([status(400)], "failed")])
 async def test_the_result_of_a_rollout_that_did_not_complete_is_made_in_a_thread_too(
-    inside: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch, script: list[Step], outcome: str
+    inside: InsideWorker,
+    tokenizer: ChatTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[Step],
+    outcome: str,
 ) -> None:
     threads = []
 

@@ -141,7 +141,11 @@ async def test_the_journal_goes_first(inside: InsideWorker, store: Store, tokeni
 
 @pytest.mark.parametrize(
     ("crash", "last", "calls"),
-    [("stateless", "right at guess 1", 1), ("restartable", "right at guess 3", 3), ("snapshot", "right at guess 3", 1)],
+    [
+        ("stateless", "right at guess 1", 1),
+        ("restartable", "right at guess 3", 3),
+        ("snapshot", "right at guess 3", 1),
+    ],
 )
 async def test_a_rollout_goes_on_in_another_worker_as_its_environment_declares(
     fake_redis: str,

@@ -190,7 +190,11 @@ async def test_a_rollout_may_say_that_a_tools_error_is_no_message(name: str, why
     with pytest.raises(ToolFault, match=f"^{why}$") as raised:
         await run(runner_of(on_error=OnToolError.FAIL), "picky", name)
     failure = raised.value.failure()
-    assert (failure.kind, failure.boundary, failure.category) == (FailureKind.INFRA, Boundary.TOOL, Category.TOOL_ERROR)
+    assert (failure.kind, failure.boundary, failure.category) == (
+        FailureKind.INFRA,
+        Boundary.TOOL,
+        Category.TOOL_ERROR,
+    )
     assert failure.retryable
 
 
@@ -291,7 +295,8 @@ async def test_arguments_that_are_too_large_reach_no_tool(lenient: bool, argumen
 
 @pytest.mark.parametrize("lenient", [True, False])
 @pytest.mark.parametrize(
-    "arguments", [{"a": 1, "b": "x" * 150_000}, {"a": 1, "b": 1, "y" * 150_000: 1}, {"a": ["x" * 50_000, 5], "b": None}]
+    "arguments",
+    [{"a": 1, "b": "x" * 150_000}, {"a": 1, "b": 1, "y" * 150_000: 1}, {"a": ["x" * 50_000, 5], "b": None}],
 )
 async def test_error_texts_quote_little(lenient: bool, arguments: Any) -> None:
     (text,) = await texts([("add", arguments)], lenient=lenient)

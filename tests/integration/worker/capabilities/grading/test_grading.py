@@ -61,7 +61,10 @@ async def test_grades_survive_the_kill_of_their_worker(
             assert result.failure is not None
             assert (result.failure.kind, result.failure.category) == (FailureKind.INFRA, Category.GRADER_ERROR)
     assert status is not None
-    assert {name: n for name, n in status.counts.items() if n} == {RolloutStatus.COMPLETED: 8, RolloutStatus.FAILED: 2}
+    assert {name: n for name, n in status.counts.items() if n} == {
+        RolloutStatus.COMPLETED: 8,
+        RolloutStatus.FAILED: 2,
+    }
 
 
 async def test_stored_rollouts_are_graded_again_by_a_worker(

@@ -7,7 +7,15 @@ from collections.abc import Sized
 
 import httpx
 import pytest
-from tests.support.harness import Dialect, DoorProcess, LedEngine, LedPolicy, assert_all_once, running_door, sampled
+from tests.support.harness import (
+    Dialect,
+    DoorProcess,
+    LedEngine,
+    LedPolicy,
+    assert_all_once,
+    running_door,
+    sampled,
+)
 from tests.support.open_sessions import OpenedSession, opened
 from tests.support.pool import Pool, opened_pool
 from tests.support.scripted_trainer import scripted_trainer

@@ -14,7 +14,11 @@ SECRET = "whsec_c2VjcmV0IGtleSBmb3IgdGVzdHM="
 def pushed() -> tuple[dict[str, str], bytes]:
     body = PushEvent.model_validate({"timestamp": "2026-01-01T00:00:00Z", "data": result(0)}).model_dump_json().encode()
     now = int(time.time())
-    headers = {"Webhook-Id": "m1", "Webhook-Timestamp": str(now), "Webhook-Signature": sign(SECRET, "m1", now, body)}
+    headers = {
+        "Webhook-Id": "m1",
+        "Webhook-Timestamp": str(now),
+        "Webhook-Signature": sign(SECRET, "m1", now, body),
+    }
     return headers, body
 
 

@@ -95,7 +95,10 @@ async def test_a_turn_that_failed_says_why_and_so_does_the_rollout(
 async def test_without_an_endpoint_there_is_no_header(
     fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
 ) -> None:
-    async with scripted_trainer(tokenizer, say("8")) as trainer, inside_worker(fake_redis, tokenizers) as inside:
+    async with (
+        scripted_trainer(tokenizer, say("8")) as trainer,
+        inside_worker(fake_redis, tokenizers) as inside,
+    ):
         await inside.run_one(server_url=trainer.url)
     assert "traceparent" not in trainer.exchanges[0].headers
 
