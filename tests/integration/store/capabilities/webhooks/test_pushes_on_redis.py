@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from cryptography.fernet import Fernet
 from tests.integration.store.test_retention import check_nothing_is_left, run_some_hundred
 from tests.support.batches import OWNER, claim, result_of, submit
 from tests.support.pushes import due_push
@@ -13,7 +14,7 @@ from rolloutpool_common.capabilities.webhooks.pushes import Pushes
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.store import Store, deletion
+from rolloutpool_common.store import SecretStore, Store, deletion
 
 TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 
@@ -32,6 +33,14 @@ async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
     return {state: n for state, n in status.delivery.items() if n}
 
 
+async def test_nothing_is_due_without_delivery_or_before_the_end(store: Store) -> None:
+    plain, *_ = await submit(store, 1)
+    claimed = await claim(store, plain)
+    await store.rollouts.finish(claimed, result_of(claimed))
+    await submit(store, 1, asks={"webhooks": TO})
+    assert await Pushes(store).take(10, lease_s=1) == []
+
+
 async def test_every_end_is_pushed_also_a_cancelled_one(store: Store) -> None:
     done, cancelled = await submit(store, 2, asks={"webhooks": TO})
     claimed = await claim(store, done)
@@ -47,6 +56,12 @@ async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store,
     lots = await asyncio.gather(*(Pushes(store if i % 2 else other).take(7, lease_s=60) for i in range(8)))
     assert sorted(push.uid for lot in lots for push in lot) == sorted(uids)
     assert await Pushes(store).take(10, lease_s=60) == []
+
+
+async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
+    (uid,) = await finished(store, 1)
+    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=1)]
+    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=2)]
 
 
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
@@ -139,6 +154,23 @@ async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
             await store.batches.delete(uid.rpartition("-")[0])
     assert (await store.reconciliation.run_once()).deleted == 1
     assert await store.rollouts.view(uid, OWNER) is None
+
+
+async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> None:
+    store = Store.open(redis_url, secrets=SecretStore([Fernet.generate_key().decode()], source="the test"))
+    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
+    uids = await submit(store, 3, asks={"webhooks": to})
+    for uid in uids:
+        await store.rollouts.cancel(uid)
+    await Pushes(store).take(3, lease_s=60)
+    await Pushes(store).settle(due_push(uids[0]), "delivered")
+    for _ in range(2):
+        await Pushes(store).settle(due_push(uids[1]), "dead")
+    await Pushes(store).settle(due_push(uids[2]), "retry", retry_in_s=60)
+    standing = await store.totals.read()
+    assert standing.gauges["pushes_pending"] == 1
+    assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}
+    await store.close()
 
 
 async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: Any) -> None:

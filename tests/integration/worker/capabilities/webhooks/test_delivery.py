@@ -111,6 +111,13 @@ async def test_a_push_that_failed_for_long_is_made_again(pool: Pool, tokenizer: 
         assert {request.header("webhook-id") for request in receiver.exchanges} == {uid}
 
 
+async def test_gone_is_taken_at_its_word(pool: Pool, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, status(410)) as receiver:
+        (uid,) = await end(pool, receiver.url)
+        assert await settled(pool, uid) == {"dead": 1}
+        assert len(receiver.exchanges) == 1
+
+
 async def test_an_impossible_address_hurts_no_other_push(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, status(200)) as receiver:
         for url in ("http://127.0.0.1:99999", "http://" + "a" * 300, "http://[::1"):
@@ -143,6 +150,11 @@ async def test_cancel_after_the_end_stops_only_the_delivery(redis_url: str, toke
         assert batch is not None
         assert {state: n for state, n in batch.delivery.items() if n} == {"stopped": 1}
         assert (await pool.store.totals.read()).gauges["pushes_pending"] == 0
+
+
+async def test_a_push_to_such_a_host_is_given_up_at_once(pool: Pool) -> None:
+    (uid,) = await end(pool, "http://169.254.169.254/latest")
+    assert await settled(pool, uid) == {"dead": 1}
 
 
 async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool, tokenizer: ChatTokenizer) -> None:
