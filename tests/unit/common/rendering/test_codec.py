@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tests.tokenizers.libraries import chat
 from tests.tokenizers.real import REAL_NAMES, real_directory, real_tokenizer
@@ -194,7 +195,7 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids)[:200]
     pieces = st.one_of(PIECES, st.sampled_from(strings), st.sampled_from([s[: len(s) // 2] for s in strings]))
 
-    @settings(deadline=None)  # the first example on a large vocabulary takes longer
+    @settings(max_examples=examples(40, 100), deadline=None)  # the first example on a large vocabulary takes longer
     @given(st.lists(pieces, max_size=6).map("".join))
     def check(content: str) -> None:
         assert_harmless(tokenizer, content)
@@ -212,7 +213,7 @@ def test_typed_control_strings_are_encoded_as_transformers_sanitises_them(name: 
     leaked = {i for ids in leaks for i in ids if len(ids) == 1}
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids - leaked)[:200]
 
-    @settings(deadline=None)
+    @settings(max_examples=examples(40, 100), deadline=None)
     @given(st.lists(st.one_of(PIECES, st.sampled_from(strings)), max_size=6).map("".join))
     def check(content: str) -> None:
         message = {"role": "user", "content": content}
