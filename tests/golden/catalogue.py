@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from tests.tokenizers.layout import BUILD
+from tests.tokenizers.libraries import chat, whole, without_added_tokens
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 Message = dict[str, Any]
 TYPED, MEANT, CUT = 0, 1, 2  # control strings are plain text; are control tokens; the same without the last id
@@ -153,18 +153,13 @@ def built(drift: Drift) -> dict[str, Any]:
 
 
 @cache
-def _backends(name: str) -> tuple[Tokenizer, Tokenizer, PreTrainedTokenizerBase]:
-    """With its added tokens, without them, and as a trainer uses it."""
-    directory = BUILD / name
-    source = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
-    bare = {**source, "added_tokens": [], "post_processor": None}
-    whole = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    return whole, Tokenizer.from_str(json.dumps(bare)), PreTrainedTokenizerFast.from_pretrained(directory)
+def _typed(name: str) -> Tokenizer:
+    return without_added_tokens(whole(BUILD / name))
 
 
 def ids_of(name: str, pieces: Pieces) -> list[int]:
     """Ids of texts that are encoded apart."""
-    meant, typed, _ = _backends(name)
+    meant, typed = whole(BUILD / name), _typed(name)
     ids: list[int] = []
     for text, how in pieces:
         new = (typed if how == TYPED else meant).encode(text, add_special_tokens=False).ids
@@ -176,11 +171,10 @@ def rendered(
     name: str, messages: Sequence[Message], tools: Sequence[Message] | None, kwargs: Mapping[str, Any]
 ) -> list[int]:
     """What a trainer's own transformers make of a conversation, with nothing marked."""
-    backend, _, chat = _backends(name)
-    text = chat.apply_chat_template(
+    text = chat(BUILD / name).apply_chat_template(
         list(messages), tools=list(tools) if tools else None, add_generation_prompt=True, tokenize=False, **kwargs
     )
-    return list(backend.encode(str(text), add_special_tokens=False).ids)
+    return list(whole(BUILD / name).encode(str(text), add_special_tokens=False).ids)
 
 
 def said(text: str, **extra: Any) -> Message:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle.spelling import PIECES, Spelling
+from tests.tokenizers.libraries import whole, with_steps_of, without_added_tokens
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 
 class Mixed(Exception):
@@ -24,7 +26,7 @@ class Encoder:
 
     def __init__(self, directory: Path, template: str) -> None:
         """Reads `tokenizer.json`; the template's source decides which added tokens are control tokens."""
-        every_added, self._whole, self._inner, self._bare = _tokenizers((directory / "tokenizer.json").resolve())
+        every_added, self._whole, self._inner, self._bare = _tokenizers((directory / "tokenizer.json").resolve().parent)
         self._adds_space = self._inner is not self._whole
         added = [token for token in every_added if token["content"].strip()]
         self.controls = [t["content"] for t in added if t["special"] or t["content"] in template]
@@ -103,16 +105,19 @@ class Encoder:
 
 
 @lru_cache(maxsize=2)
-def _tokenizers(file: Path) -> tuple[list[dict[str, Any]], Tokenizer, Tokenizer, Tokenizer]:
+def _tokenizers(directory: Path) -> tuple[list[dict[str, Any]], Tokenizer, Tokenizer, Tokenizer]:
     """The added tokens, the tokenizer, the one for text that continues, and that one without added tokens."""
-    source = json.loads(file.read_text(encoding="utf-8"))
-    source |= {"truncation": None, "padding": None}
-    steps = {name: _joined(source[name]) for name in ("normalizer", "pre_tokenizer")}
-    whole = Tokenizer.from_str(json.dumps(source))
-    adds_space = any(source[name] != step for name, step in steps.items())
-    inner = Tokenizer.from_str(json.dumps({**source, **steps})) if adds_space else whole
-    bare = Tokenizer.from_str(json.dumps({**source, **steps, "added_tokens": [], "post_processor": None}))
-    return source["added_tokens"], whole, inner, bare
+    read = whole(directory)
+    added = [
+        {"id": number, "content": token.content, "special": token.special, "lstrip": token.lstrip}
+        for number, token in read.get_added_tokens_decoder().items()
+    ]
+    steps = json.loads(with_steps_of(read, Tokenizer(BPE())).to_str())
+    joined = {name: _joined(steps[name]) for name in ("normalizer", "pre_tokenizer")}
+    if all(steps[name] == step for name, step in joined.items()):
+        return added, read, read, without_added_tokens(read)
+    inner = Tokenizer.from_str(json.dumps({**json.loads(read.to_str()), **joined}))
+    return added, read, inner, without_added_tokens(inner)
 
 
 def _joined(step: Any) -> Any:

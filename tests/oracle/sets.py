@@ -41,7 +41,7 @@ class Entry:
 def entries(which: str) -> Iterator[Entry]:
     """The templates of a set, or of `all`, that are on disk."""
     for name in SETS if which == "all" else (which,):
-        yield from {"families": _families, "golden": _golden, "real": _real}[name]()
+        yield from _families() if name == "families" else _golden() if name == "golden" else _real()
 
 
 def player(entry: Entry) -> Player:
@@ -60,7 +60,12 @@ def _folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="rolloutpool-families-")
 
 
-def _families() -> Iterator[Entry]:
+@cache
+def _families() -> tuple[Entry, ...]:
+    return tuple(_laid_out())
+
+
+def _laid_out() -> Iterator[Entry]:
     families = {**FAMILIES, **WILD, **RARE, **ODD}
     folder = Path(_folder().name)
     for name, directory in lay_out(folder, families):

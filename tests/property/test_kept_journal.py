@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.property.histories import play
+from tests.support.examples import examples
 from tests.support.kept_journals import carrying
 
 from rolloutpool_common.protocol.kept_journal import ResultChanged, read_journal
@@ -54,7 +55,7 @@ def drop_sample(result: RolloutResult, pick: Random) -> None:
 CHANGES = (change_id, move_id, change_logprob, change_message, drop_message, change_turn, drop_sample)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(100, 400), deadline=None, suppress_health_check=SLOW)
 @given(SEEDS)
 def test_result_and_record_are_the_journal(seed: int) -> None:
     history = play(Random(seed))
@@ -71,7 +72,7 @@ def test_result_and_record_are_the_journal(seed: int) -> None:
         assert TokenLedger.replay(entries, fingerprint=branch.ledger._fingerprint) == branch.ledger
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(50, 200), deadline=None, suppress_health_check=SLOW)
 @pytest.mark.parametrize("change", CHANGES)
 @given(SEEDS)
 def test_what_is_changed_is_noticed(change: Callable[[RolloutResult, Random], None], seed: int) -> None:

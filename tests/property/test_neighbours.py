@@ -9,6 +9,7 @@ import asyncio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.batches import claim, new_batch, result_of, uids_of
+from tests.support.examples import examples
 from tests.support.fake_store import fake_store
 from tests.support.journals import turn_record
 
@@ -119,7 +120,7 @@ async def flooded(waves: list[int], taught: int) -> None:
     await pool.store.close()
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(1, 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(waves=st.lists(st.integers(3, 12), min_size=2, max_size=4), taught=st.sampled_from([0, 240]))
 @example(waves=[6, 3, 3], taught=240)
 def test_a_flood_that_turns_out_long_harms_nobody_but_itself(waves: list[int], taught: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import pytest
@@ -12,7 +13,6 @@ from tests.support.turn_shapes import QUESTION
 from rolloutpool_common.rendering.proof import Source
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
-SUBJECTS = subjects()
 HEADER = re.compile(r"\{%-?\s*for (\w+) in (?:loop_)?messages\s*-?%\}")
 
 BEHIND = (
@@ -49,56 +49,55 @@ OWN = (
 """Appended: they read what the turn says."""
 
 
+@cache
+def at_hand() -> list[Subject]:
+    """Not on import: it compiles every template, and each test process imports this."""
+    return subjects()
+
+
+@cache
 def proved() -> list[Subject]:
     """Templates at hand of which all is proved."""
     found = []
-    for subject in SUBJECTS:
+    for subject in at_hand():
         proof = proof_of(subject, QUESTION, "{}")
         if proof.parts is not None and proof.independent and Source.TURN not in proof.reads:
             found.append(subject)
     return found
 
 
-PROVED = proved()
+def mutant(i: int) -> tuple[Subject, frozenset[Source]]:
+    """A template, and what it reads one of; where fewer than fifty are at hand, some come twice."""
+    subject, kind = proved()[i % len(proved())], i % 18
+    # The last such loop prints them. What others before it print stands before the turn.
+    *_, header = (None, *HEADER.finditer(subject.source))
+    reads = frozenset({Source.EARLIER, Source.POSITION})
+    if kind < 10 or (kind < 14 and header is None):
+        source = subject.source + BEHIND[kind % 10]
+    elif kind < 14:
+        assert header is not None
+        before, loop = subject.source[: header.end()], subject.source[header.end() :]
+        source = before + INSIDE[kind - 10] + loop
+    else:
+        source, reads = subject.source + OWN[kind - 14], frozenset({Source.TURN})
+    return Subject(f"{subject.name} {i}-{kind}", source, subject.names), reads
 
 
-def mutants() -> list[tuple[str, Subject, frozenset[Source]]]:
-    """(name, template, what it reads one of) for fifty templates; where fewer are at hand, some come twice."""
-    history = frozenset({Source.EARLIER, Source.POSITION})
-    made = []
-    for i in range(50):
-        subject, kind = PROVED[i % len(PROVED)], i % 18
-        # The last such loop prints them. What others before it print stands before the turn.
-        *_, header = (None, *HEADER.finditer(subject.source))
-        if kind < 10 or (kind < 14 and header is None):
-            source, reads = subject.source + BEHIND[kind % 10], history
-        elif kind < 14:
-            assert header is not None
-            before, loop = subject.source[: header.end()], subject.source[header.end() :]
-            source, reads = before + INSIDE[kind - 10] + loop, history
-        else:
-            source, reads = subject.source + OWN[kind - 14], frozenset({Source.TURN})
-        made.append((f"{i}-{subject.name}-{kind}", Subject(f"{subject.name} {i}", source, subject.names), reads))
-    return made
-
-
-MUTANTS = mutants()
-
-
-@pytest.mark.parametrize(("name", "subject", "reads"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
-def test_one_more_dependence_is_always_found(name: str, subject: Subject, reads: frozenset[Source]) -> None:
+@pytest.mark.parametrize("number", range(50))
+def test_one_more_dependence_is_always_found(number: int) -> None:
+    subject, reads = mutant(number)
     assert template_environment(subject.source) is not None
     proof = proof_of(subject, QUESTION, "{}")
 
-    assert proof.parts is None
-    assert proof.reads & reads
-    assert Source.TURN in reads or not proof.independent
+    assert proof.parts is None, subject.name
+    assert proof.reads & reads, subject.name
+    assert Source.TURN in reads or not proof.independent, subject.name
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_renders_are_as_proved(part: int) -> None:
     tally = Tally()
-    for number, subject in enumerate(SUBJECTS[part::4]):
+    for number, subject in enumerate(at_hand()[part::4]):
         for draw in range(3):
             random = Random(f"{part}:{number}:{draw}")
             examine(subject, shapes(random), random, tally, renders=3)

@@ -21,8 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tests.tokenizers.libraries import chat, whole
 
 Message = dict[str, Any]
 _MARK = "wYyW"
@@ -75,8 +74,7 @@ class ForeignTrainer:
         self._kind, self._turns, self._strict = kind, turns, strict
         self._tools: list[Any] | None = tools
         self._ends, self._stop = ends, stop
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        self._chat: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(directory)
+        self._tokenizer, self._chat = whole(directory), chat(directory)
 
     def become(self, kind: ForeignKind, turns: Sequence[ForeignTurn]) -> None:
         """Goes on as another trainer, with another policy, at the same address."""

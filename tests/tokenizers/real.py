@@ -4,13 +4,12 @@ With ROLLOUTPOOL_REQUIRE_TOKENIZERS=1 a missing one fails the test instead, so t
 """
 
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.tokenizers.layout import BUILD, SHA256, TEMPLATE_BUILD, TEMPLATES
 
-from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 
 REAL_NAMES = sorted(SHA256.keys() - {"yi"})  # that one has no chat template
 TEMPLATE_NAMES = sorted(f"template:{name}" for name in TEMPLATES)
@@ -31,11 +30,10 @@ def real_directory(name: str) -> Path:
     return directory
 
 
+LOADED = TokenizerCache(16)
+"""For all tests of this process and the workers inside it: loading a real one takes seconds."""
+
+
 def real_tokenizer(name: str) -> ChatTokenizer:
     """The tokenizer, loaded once per test process."""
-    return _load(real_directory(name))
-
-
-@cache
-def _load(directory: Path) -> ChatTokenizer:
-    return load_tokenizer(str(directory))
+    return LOADED.load(str(real_directory(name)))

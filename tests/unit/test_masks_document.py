@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.catalogue import FAMILIES
-from tests.property.test_masks import EXAMPLES
+from tests.property.test_masks import FEW, MANY
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES
 
 from rolloutpool_common.protocol.options import MaskMode
@@ -36,6 +36,7 @@ def test_every_label_and_verdict_is_explained() -> None:
 
 
 def test_the_counts_are_those_of_the_tests() -> None:
-    assert f"{EXAMPLES:,} random conversations on {1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)} tokenizers" in TESTS
+    n = 1 + len(REAL_NAMES) + len(TEMPLATE_NAMES)
+    assert f"{FEW * n:,} random conversations on {n} tokenizers and templates ({MANY * n:,} with `make" in TESTS
     assert len(FAMILIES) == 10
     assert "on ten families" in TESTS

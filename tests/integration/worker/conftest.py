@@ -8,6 +8,7 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.pool import Pool, opened_pool
 from tests.support.redis_server import running_redis
 from tests.support.worker_process import ROOT, Worker, started_worker
+from tests.tokenizers.real import LOADED
 
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
@@ -79,7 +80,7 @@ def trainer(policy: CallbackApp) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tokenizers() -> TokenizerCache:
     """For all workers inside this process: loading a real one takes seconds."""
-    return TokenizerCache(16)
+    return LOADED
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
-from tests.tokenizers.real import REAL_NAMES, real_tokenizer
+from tests.tokenizers.libraries import chat
+from tests.tokenizers.real import REAL_NAMES, real_directory, real_tokenizer
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from rolloutpool_common.rendering import ChatTokenizer, ContentUnsafe, load_tokenizer
 from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
@@ -194,7 +195,7 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids)[:200]
     pieces = st.one_of(PIECES, st.sampled_from(strings), st.sampled_from([s[: len(s) // 2] for s in strings]))
 
-    @settings(deadline=None)  # the first example on a large vocabulary takes longer
+    @settings(max_examples=examples(40, 100), deadline=None)  # the first example on a large vocabulary takes longer
     @given(st.lists(pieces, max_size=6).map("".join))
     def check(content: str) -> None:
         assert_harmless(tokenizer, content)
@@ -206,13 +207,13 @@ def test_no_content_becomes_control_ids_on_real_tokenizers(name: str) -> None:
 @pytest.mark.parametrize("name", REAL_NAMES)
 def test_typed_control_strings_are_encoded_as_transformers_sanitises_them(name: str) -> None:
     tokenizer = real_tokenizer(name)
-    theirs = PreTrainedTokenizerFast.from_pretrained(tokenizer.name)
+    theirs = chat(real_directory(name))
     # Where the bare model knows a control string as a whole, transformers' own sanitising lets it through.
     leaks = theirs(sorted(tokenizer.added_strings), add_special_tokens=False, split_special_tokens=True)["input_ids"]
     leaked = {i for ids in leaks for i in ids if len(ids) == 1}
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids - leaked)[:200]
 
-    @settings(deadline=None)
+    @settings(max_examples=examples(40, 100), deadline=None)
     @given(st.lists(st.one_of(PIECES, st.sampled_from(strings)), max_size=6).map("".join))
     def check(content: str) -> None:
         message = {"role": "user", "content": content}

@@ -118,7 +118,7 @@ async def test_the_reserve_comes_to_what_a_runs_rollouts_take(store: Store) -> N
     async def reserve(run: str) -> int:
         return int(await store.usage._redis.hget(f"rp:reserve:ann/{run}", "bytes"))
 
-    for _ in range(60):
+    for _ in range(30):
         short = new_batch(10, owner="ann", run="short")
         await store.batches.submit(short, limits())
         await complete(store, short, 3000)
@@ -233,11 +233,11 @@ async def test_where_the_pool_is_full_each_owner_gets_a_share_of_it(store: Store
 
 
 async def test_as_many_as_run_count_as_new_ones(store: Store) -> None:
-    # A rollout of this run takes 2 kB, so 3,500 of them are most of the memory.
+    # A rollout of this run takes 20 kB, so 350 of them are most of the memory.
     for slots, room in ((10, True), (100, False)):
-        await store.usage._redis.hset(f"rp:reserve:ann/{slots}", mapping={"bytes": 2000, "learnt": 1})
+        await store.usage._redis.hset(f"rp:reserve:ann/{slots}", mapping={"bytes": 20_000, "learnt": 1})
         await store.usage.set_room(slots, None)
-        batch = new_batch(3500, owner="ann", run=str(slots))
+        batch = new_batch(350, owner="ann", run=str(slots))
         if room:
             await store.batches.submit(batch, limits())
             await store.batches.cancel(batch.batch_id)
