@@ -80,3 +80,23 @@ def test_what_has_moved_can_be_imported_where_it_was() -> None:
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[2:]))
         with pytest.raises(AttributeError):
             _ = module.nothing
+
+
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("rolloutpool_common.protocol.annotations", ["AnnotationRequest", "GroupStatistics"]),
+        (
+            "rolloutpool_common.protocol.attachments",
+            ["AttachedPiece", "AttachmentKind", "AttachmentLack", "AttachmentsReport", "RolloutAttachments"],
+        ),
+        ("rolloutpool_common.protocol.grading", ["GraderChoice"]),
+        ("rolloutpool_common.protocol.regrading", ["Regrade", "RegradeRequest"]),
+        ("rolloutpool_common.protocol.push", ["PushEvent", "PushesRetried", "verify"]),
+        ("rolloutpool_worker.graders", ["GRADERS"]),
+    ],
+)
+def test_names_that_moved_are_found_where_they_were(place: str, names: list[str]) -> None:
+    module = importlib.import_module(place)
+    assert all(hasattr(module, name) for name in names)
+    assert not hasattr(module, "nothing")

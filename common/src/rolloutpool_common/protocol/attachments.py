@@ -5,4 +5,5 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(importlib.import_module("rolloutpool_common.capabilities.engines.attachments"), name)
+    home = "wire" if name in ("AttachmentKind", "AttachmentsReport") else "attachments"
+    return getattr(importlib.import_module(f"rolloutpool_common.capabilities.engines.{home}"), name)

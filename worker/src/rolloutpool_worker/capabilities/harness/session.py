@@ -127,10 +127,10 @@ class SessionRun:
     async def run(self) -> FinishReason:
         """Answers calls until the session has ended."""
         reuse, cuts = self._choice.on_death == "replay", False
-        drains = asyncio.ensure_future(self._drain.wait())
-        drains.add_done_callback(self._happened)
         if not self._choice.external:
             await self._retry(lambda: self._sessions.want_place(self._claim, reuse=reuse))
+        drains = asyncio.ensure_future(self._drain.wait())
+        drains.add_done_callback(self._happened)
         try:
             while True:
                 if self.news.is_set():
