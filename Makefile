@@ -88,7 +88,7 @@ test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the networ
 
 test-slow: $(STAMP) ## Run the tests that wait for clocks, move many megabytes, or play many examples
 	$(BIN)/pytest -n $(CORES) --dist worksteal -m slow $(ARGS)
-	MANY_EXAMPLES=1 $(BIN)/pytest -n $(CORES) --dist worksteal tests/property tests/integration/api/test_fuzz.py $(ARGS)
+	MANY_EXAMPLES=1 $(BIN)/pytest -n $(CORES) --dist worksteal tests/property tests/integration/api/test_fuzz.py tests/unit/common/rendering/test_codec.py $(ARGS)
 
 test-unit: $(STAMP) ## Run the unit and property tests
 	$(BIN)/pytest -n $(PROCESSES) tests/unit tests/property $(ARGS)
