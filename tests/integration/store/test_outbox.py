@@ -1,5 +1,6 @@
 """Batches take turns filling a bounded window; what was published and lost comes back, once."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -40,6 +41,13 @@ async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
     for uid in uids[:10]:
         await claim(store, uid)
     assert [ticket.batch_id for ticket in await take(store)].count(late.batch_id) == 5
+
+
+async def test_two_publishers_never_take_the_same_ticket(store: Store, other: Store) -> None:
+    await submit(store, 100)
+    lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 17) for i in range(8)))
+    taken = [ticket.index for lot in lots for ticket in lot]
+    assert sorted(taken) == list(range(100))
 
 
 async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:

@@ -266,6 +266,16 @@ async def test_what_was_reserved_by_a_process_that_died_is_published_by_another(
     assert await publisher.pump() == 5
 
 
+async def test_claimed_and_ended_rollouts_are_never_recovered(store: Store, publisher: Publisher, raw: Redis) -> None:
+    uids = await submit(store, 3)
+    await publisher.pump()
+    await claim(store, uids[0])
+    await store.rollouts.cancel(uids[1])
+    await aged(raw, 60)
+    await raw.delete(QUEUE.format(Priority.DEFAULT))
+    assert await publisher.recover() == 1
+
+
 async def test_the_broker_is_not_asked_where_nothing_is_published(
     store: Store, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

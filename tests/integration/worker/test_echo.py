@@ -11,7 +11,8 @@ from tests.support.journals import untimed
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
 
-from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.outcomes import Category, RolloutStatus
+from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.policy import repeated_echo, reply
@@ -55,6 +56,18 @@ async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last
                 assert echo == prompt[prefix:]
 
 
+@pytest.mark.parametrize(
+    "rollout", [{"messages": LONG, "v1": True}, {"messages": [{"role": "user", "content": "Calculate 15 + 23"}]}]
+)
+async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
+    inside: InsideWorker, tokenizer: ChatTokenizer, rollout: dict[str, object]
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
+        result = await inside.run_one(server_url=trainer.url, **rollout)
+        assert (result.status, result.num_llm_calls) == (RolloutStatus.COMPLETED, 4)
+        assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
+
+
 def check_proof(tokenizer: ChatTokenizer, result: RolloutResult, drifted: int) -> None:
     """Checks that one turn has a difference, which the samples on both sides of the fork have at that place."""
     assert [turn.turn for turn in result.turns if turn.difference is not None] == [drifted]
@@ -87,6 +100,42 @@ async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
         assert [len(sample.segments) for sample in result.samples] == [5, 3]
 
 
+def leave_out_unasked(exchange: Exchange) -> None:
+    """Leaves out ids that the worker did not offer to do without."""
+    if exchange.key == "2":
+        prompt = exchange.reply["prompt_token_ids"]
+        known = len(prompt) - exchange.mask if exchange.mask else 0
+        exchange.reply_headers["x-echo-prefix-length"] = str(known)
+        exchange.patch(prompt_token_ids=prompt[known:])
+
+
+def tell_another_length(exchange: Exchange) -> None:
+    """Says that it left out one id less than it did."""
+    if prefix := exchange.reply_headers.get("x-echo-prefix-length"):
+        exchange.reply_headers["x-echo-prefix-length"] = str(int(prefix) - 1)
+
+
+def leave_out_nothing(exchange: Exchange) -> None:
+    """Says that it left out the prefix, and sends all."""
+    if exchange.headers.get("x-echo-prefix-length"):
+        session = exchange.app.get_session(exchange.document["rollout_id"])
+        context = session.ledger.ids
+        sampled = len(exchange.reply["token_ids"])
+        exchange.patch(prompt_token_ids=context[: len(context) - sampled])
+
+
+@pytest.mark.parametrize("mode", [MaskMode.AUTO, MaskMode.EXACT])
+@pytest.mark.parametrize(("lie", "turn"), [(leave_out_unasked, 2), (tell_another_length, 3), (leave_out_nothing, 3)])
+async def test_a_trainer_that_lies_about_the_prefix_breaks_the_protocol(
+    inside: InsideWorker, tokenizer: ChatTokenizer, lie: Change, turn: int, mode: MaskMode
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say(), change=lie) as trainer:
+        result = await inside.run_one(server_url=trainer.url, messages=LONG, mask_mode=mode)
+        assert result.failure is not None
+        assert (result.failure.category, result.failure.turn) == (Category.TRAINER_PROTOCOL_ERROR, turn)
+        assert result.num_llm_calls == turn - 1
+
+
 async def test_the_reply_to_a_prompt_of_128k_tokens_stays_small(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     huge = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 16_000}]
     async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
@@ -114,10 +163,22 @@ LIES: dict[str, Callable[[list[Any]], object]] = {
     "honest": lambda ids: None,
     "another first id": lambda ids: [5, *ids[1:]],
     "another id in the middle": lambda ids: [*ids[:300], ids[300] ^ 1, *ids[301:]],
+    "another last id": lambda ids: [*ids[:-1], ids[-1] ^ 1],
+    "one id less in the head": lambda ids: ids[1:],
     "one id less at the end": lambda ids: ids[:-1],
+    "without its end": lambda ids: ids[:550],
+    "the head twice": lambda ids: [*ids[:550], *ids],
+    "empty": lambda ids: [],
     "null": lambda ids: ...,
+    "a bool in the head": lambda ids: [True, *ids[1:]],
     "a bool at the end": lambda ids: [*ids[:-1], True],
+    "a float": lambda ids: [*ids[:-1], 5.0],
+    "texts": lambda ids: [str(number) for number in ids],
+    "a negative id": lambda ids: [*ids[:-1], -1],
     "an id outside the vocabulary": lambda ids: [*ids[:-1], 2**20],
+    "an id outside uint32": lambda ids: [*ids[:-1], 2**40],
+    "a list in a list": lambda ids: [ids],
+    "an object": lambda ids: {"prompt_token_ids": ids},
     "200,000 more": lambda ids: [*ids, *[5] * 200_000],
 }
 

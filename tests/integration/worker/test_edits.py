@@ -8,7 +8,7 @@ from tests.support.journals import untimed
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, say
 
-from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode, OnLimit
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
@@ -93,6 +93,17 @@ async def test_a_summary_keeps_the_context_that_was_sampled(inside: InsideWorker
         assert [[s.turn for s in sample.segments if s.kind == "sampled"] for sample in result.samples] == [[1, 2], [3]]
 
 
+@pytest.mark.parametrize("on_limit", OnLimit)
+async def test_a_limit_below_the_shortest_history_ends_with_the_turns(
+    inside: InsideWorker, tokenizer: ChatTokenizer, on_limit: OnLimit
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD)) as trainer:
+        context = {"limit_tokens": 16, "on_limit": on_limit}
+        result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context, max_turns=6)
+        check(result, trainer)
+        assert (result.finish_reason, result.num_llm_calls) == (FinishReason.MAX_TURNS, 6)
+
+
 def reordering() -> dict[str, Any]:
     """An agent that moves messages around, twice, with a tool turn in between."""
     hello = {"role": "user", "content": "Hello."}
@@ -152,6 +163,31 @@ async def test_an_edited_rollout_resumes_at_each_record_with_the_same_ledger(
         assert (pieces.samples, pieces.drift, pieces.alignment) == (whole.samples, whole.drift, whole.alignment)
         assert untimed(pieces.turns) == untimed(whole.turns)
         assert [message.content for message in pieces.messages] == [message.content for message in whole.messages]
+
+
+USER = [{"role": "user", "content": "And?"}]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"edit": USER}],
+        [{"say": USER}],
+        [{"sample": {}}, {"edit": USER}, {"say": USER}],
+        [{"sample": {}}, {"edit": USER}, {"run_tools": {}}],
+        [{"sample": {}}, {"edit": [{"role": "robot", "content": "x"}]}],
+    ],
+    ids=["edit first", "say first", "say behind an edit", "tools behind an edit", "no message"],
+)
+async def test_what_an_agent_may_not_do(
+    inside: InsideWorker, tokenizer: ChatTokenizer, steps: list[dict[str, Any]]
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD)) as trainer:
+        result = await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps})
+        assert result.failure is not None
+        assert (result.failure.category, result.failure.boundary) == (Category.INTERNAL_ERROR, Boundary.AGENT)
+        assert not result.failure.retryable
+        assert result.num_tool_calls == 0
 
 
 @kinds

@@ -260,12 +260,18 @@ async def test_without_the_key_no_token_is_of_bytes_that_came_before_the_request
 
 @BOTH
 @ALL
+@TURNS
 async def test_no_token_of_an_engine_is_anothers(
-    worker: InsideWorker, tokenizer: ChatTokenizer, manner: Callable[[], Manner], protocol: str, server: Any
+    worker: InsideWorker,
+    tokenizer: ChatTokenizer,
+    manner: Callable[[], Manner],
+    turns: int,
+    protocol: str,
+    server: Any,
 ) -> None:
-    """It is asked again: an engine keeps nothing. Its calls of one turn are the first of three."""
+    """It is asked again: an engine keeps nothing."""
     async with AsyncExitStack() as stack:
-        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, 3))
+        behind = await stack.enter_async_context(engine_of(server, protocol, tokenizer, turns))
         proxy = await stack.enter_async_context(lying_proxy(behind.url, manner()))
         results = await results_of(worker, proxy, behind)
     assert foreign(results, behind) == []

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, Step, say
+from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, Step, say, status
 from tests.tokenizers.real import real_directory, real_tokenizer
 
-from rolloutpool_common.outcomes import Boundary, Category, RolloutStatus
-from rolloutpool_common.protocol.options import OnDrift
+from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.protocol.options import MaskMode, OnDrift, OnInjection, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, StopToken
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
+from rolloutpool_common.store import Claim
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 DRIFTING = (say(ADD_COMPACT), say("Once more.\n" + ADD_COMPACT), say())
@@ -71,6 +73,28 @@ async def test_a_kind_is_learned_from_one_refusal_and_holds_for_other_rollouts(
         assert [key for key, _, _ in trainer.posts] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize(("guess", "keeps_ids"), [(TrainerKind.KEEPS_IDS, False), (TrainerKind.RERENDERS, True)])
+async def test_a_wrong_guess_costs_one_refusal_and_is_corrected(
+    inside: InsideWorker, tokenizer: ChatTokenizer, guess: TrainerKind, keeps_ids: bool
+) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, keeps_ids=keeps_ids) as trainer:
+        inside.services.kinds.learned(await spec_of(inside, trainer.url), guess)
+        result = completed(await inside.run_one(server_url=trainer.url))
+        agrees(result, trainer)
+        assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 422), ("2/2", 200), ("3", 200)]
+        trainer.exchanges.clear()
+        completed(await inside.run_one(server_url=trainer.url))
+        assert [key for key, _, _ in trainer.posts] == ["1", "2", "3"]
+
+
+async def spec_of(inside: InsideWorker, url: str) -> RolloutSpec:
+    """The spec of a rollout at this endpoint."""
+    (uid,) = await inside.submit(server_url=url)
+    claim = await inside.services.store.rollouts.claim(uid, "another-worker")
+    assert isinstance(claim, Claim)
+    return claim.spec
+
+
 async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
         result = completed(await inside.run_in_pieces(server_url=trainer.url))
@@ -83,6 +107,51 @@ async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: Ch
         ]
         attempts = [int(exchange.headers["x-rollout-attempt"]) for exchange in trainer.exchanges]
         assert attempts[0] < attempts[1] == attempts[2] < attempts[3]
+
+
+async def test_a_trainer_that_renders_again_is_right_at_first_try(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, keeps_ids=False) as trainer:
+        for mode in (MaskMode.AUTO, MaskMode.RERENDER):
+            trainer.exchanges.clear()
+            result = completed(await inside.run_one(server_url=trainer.url, mask_mode=mode))
+            assert (result.alignment, result.drift) == (Alignment.FORKED, {"tool_call_reserialised": 2})
+            assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 200), ("3", 200)]
+            agrees(result, trainer)
+
+
+@kinds
+async def test_a_kind_that_is_declared_needs_no_try(
+    inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
+) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, keeps_ids=keeps_ids) as trainer:
+        agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
+        assert [(key, status) for key, _, status in trainer.posts] == [("1", 200), ("2", 200), ("3", 200)]
+
+
+async def test_the_other_mask_is_tried_only_once(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, DRIFTING[0], status(422), tells=False) as trainer:
+        failed(await inside.run_one(server_url=trainer.url), Category.MASK_REFUSED)
+        assert [key for key, _, _ in trainer.posts] == ["1", "2", "2/2"]
+        trainer.exchanges.clear()
+        for mode in (MaskMode.EXACT, MaskMode.RERENDER):
+            failed(await inside.run_one(server_url=trainer.url, mask_mode=mode), Category.MASK_REFUSED)
+        assert [key for key, _, _ in trainer.posts] == ["1", "2", "1", "2"]
+
+
+async def test_a_mask_that_the_echo_disproves_ends_the_rollout(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False) as trainer:
+        result = await inside.run_one(server_url=trainer.url)
+        assert "mask_mode exact" in failed(result, Category.MASK_DISPROVED)
+        assert result.failure is not None
+        assert result.failure.kind is FailureKind.INFRA
+        # As it says: then nothing is held against the echo, and the ledger is right as ever.
+        agrees(completed(await inside.run_one(server_url=trainer.url, mask_mode=MaskMode.EXACT)), trainer)
+    async with scripted_trainer(tokenizer, *DRIFTING, strict=False) as trainer:
+        agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
+    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False, keeps_ids=False) as trainer:
+        agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
 
 
 def typed_output(*, then: int = 0) -> dict[str, Any]:
@@ -115,6 +184,27 @@ async def test_injection_is_labelled_and_what_the_policy_saw_is_kept(
         agrees(clean, trainer)
 
 
+async def test_injection_ends_the_rollout_where_the_batch_says_so(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD), say(), keeps_ids=False) as trainer:
+        result = await inside.run_one(server_url=trainer.url, on_injection=OnInjection.FAIL, **typed_output())
+        failed(result, Category.INJECTED_CONTROL_TOKEN)
+
+
+async def test_drift_ends_the_rollout_where_the_batch_says_so(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, *DRIFTING, keeps_ids=False) as trainer:
+        result = await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL)
+        assert "tool_call_reserialised" in failed(result, Category.DRIFT)
+        assert result.failure is not None
+        proof = result.failure.difference
+        assert proof is not None
+        assert proof.expected[0] != proof.echoed[0]
+        assert f"id {proof.position}," in result.failure.message
+    async with scripted_trainer(tokenizer, *DRIFTING) as trainer:
+        completed(await inside.run_one(server_url=trainer.url, on_drift=OnDrift.FAIL))
+
+
 def without_echo(exchange: Exchange) -> None:
     """Takes the prompt's ids out of each reply."""
     exchange.patch(prompt_token_ids=...)
@@ -130,6 +220,13 @@ async def test_without_an_echo_nothing_is_proved(inside: InsideWorker, tokenizer
         assert sampled_with_mask_1(result.samples) == [
             token for turn in trainer.app.sampling_log.of(result.rollout_id) for token in turn.token_ids
         ]
+
+
+async def test_an_echo_that_stops_is_no_proof_either(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    async with scripted_trainer(tokenizer, say(ADD), say(prompt_token_ids=...)) as trainer:
+        failed(await inside.run_one(server_url=trainer.url), Category.UNVERIFIED)
+        result = completed(await inside.run_one(server_url=trainer.url, allow_unverified=True))
+        assert result.alignment is Alignment.UNVERIFIED
 
 
 @pytest.mark.parametrize("field", ["tokenizer_sha256", "template_sha256", "transformers_version", "revision"])
@@ -199,6 +296,15 @@ async def test_how_turns_end_is_counted_and_a_stop_token_that_never_comes_is_a_w
     assert once.warnings == []
     absent = await run(cut)
     assert absent.warnings == []
+
+
+async def test_log_probabilities_that_are_all_zero_are_a_warning(
+    inside: InsideWorker, tokenizer: ChatTokenizer
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD, logprob=0.0), say(logprob=0.0)) as trainer:
+        assert completed(await inside.run_one(server_url=trainer.url)).warnings == ["zero_logprobs"]
+    async with scripted_trainer(tokenizer, say(ADD, logprob=0.0), say()) as trainer:
+        assert completed(await inside.run_one(server_url=trainer.url)).warnings == []
 
 
 def version_in_the_body(exchange: Exchange) -> None:

@@ -107,8 +107,9 @@ def same(result: RolloutResult, undisturbed: RolloutResult) -> None:
     assert (result.alignment, len(result.turns)) == (undisturbed.alignment, len(undisturbed.turns))
 
 
+@pytest.mark.parametrize("messages", [QUESTION, EXAMPLES], ids=["question", "examples"])
 @pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
-@pytest.mark.parametrize(("says", "messages"), [(SPOKEN, EXAMPLES), (COMPACT, QUESTION)], ids=["spoken", "compact"])
+@pytest.mark.parametrize("says", [SPOKEN, COMPACT], ids=["spoken", "compact"])
 async def test_a_restarted_trainer_goes_on_with_the_same_ids(
     inside: InsideWorker, serve: Callable[..., Any], keeps_ids: bool, says: tuple[str, ...], messages: Any
 ) -> None:
@@ -267,7 +268,8 @@ ATTACKS: dict[str, tuple[Tamper, int]] = {
 }
 
 
-@pytest.mark.parametrize(("strict", "keeps_ids"), [(True, True), (False, False)], ids=["strict", "lenient"])
+@pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_what_is_not_proved_is_refused(
     inside: InsideWorker, serve: Callable[..., Any], attack: str, strict: bool, keeps_ids: bool
