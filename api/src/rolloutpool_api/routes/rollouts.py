@@ -8,7 +8,7 @@ is meant.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from rolloutpool_api.access import Principal, Reader, Submitter
@@ -27,6 +27,7 @@ from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.security.api_keys import GUEST
+from rolloutpool_common.store import keys
 
 # Beside `router`, because each rollout of v1 goes through it, and a router that stands first is searched first.
 # v1's clients were written for an older FastAPI, which read a body without Content-Type as JSON.
@@ -135,6 +136,20 @@ async def find_uid(services: ApiServices, name: str, caller: Principal) -> str:
         if uid is not None:
             return uid
     raise unknown_rollout(name)
+
+
+async def known_rollout(
+    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
+) -> tuple[str, int]:
+    """Returns batch and index of a rollout that the caller may see, or raises `ResourceUnknown`; takes uids only."""
+    split = keys.split_uid(uid)
+    total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
+    if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
+        raise unknown_rollout(uid)
+    return split
+
+
+KnownRollout = Annotated[tuple[str, int], Depends(known_rollout)]
 
 
 def _may_come(name: str) -> bool:

@@ -47,6 +47,7 @@ class CallbackPolicy:
     """Plans and asks the turns of one rollout."""
 
     beside = None
+    """Nothing is kept beside the result."""
 
     def __init__(self, channel: CallbackChannel, open_tokens: Callable[[], TokenTrack]) -> None:
         """A policy that is asked by `channel`; `open_tokens` makes the account of a branch's tokens."""

@@ -60,6 +60,7 @@ class ChatPolicy:
     """Plans and asks the turns of one rollout."""
 
     beside = None
+    """Nothing is kept beside the result."""
 
     def __init__(self, channel: ChatChannel) -> None:
         """A policy that is asked by `channel`."""

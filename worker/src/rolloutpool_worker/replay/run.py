@@ -181,7 +181,16 @@ class Replayer:
         session: RecordedSession | None,
     ) -> Conversation:
         spec = claim.spec
-        asking = Asking(self._client, spec, claim.uid, claim.attempt, 1, ReplyLimits(1), self._drain.pause, Breakers())
+        asking = Asking(
+            self._client,
+            spec,
+            uid=claim.uid,
+            attempt=claim.attempt,
+            attempts=1,
+            reply_limits=ReplyLimits(1),
+            pause=self._drain.pause,
+            breakers=Breakers(),
+        )
         callable_tools = [tool.shown for tool in tools.values()]
         parts = PolicyParts(claim, spec, asking, tokenizer, callable_tools, script)
         policy = next((own for one in CAPABILITIES if (own := one.replayed(parts)) is not None), None)

@@ -1,13 +1,11 @@
 """Says what an engine has said of a rollout's ids besides log-probabilities, for trainers that asked for it."""
 
 import asyncio
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
-from rolloutpool_api.access import Reader
-from rolloutpool_api.errors import ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.routes.rollouts import KnownRollout
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.capabilities.engines.attachments import RolloutAttachments
 from rolloutpool_common.capabilities.engines.kept import read_pieces, read_record
@@ -23,17 +21,12 @@ router = APIRouter()
     response_model=RolloutAttachments,
     responses=errors(404),
 )
-async def rollout_attachments(
-    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
-) -> Response:
+async def rollout_attachments(place: KnownRollout, services: ServicesDep) -> Response:
     """Of batches that asked for them (`attach`), once their conversation has ended; `pieces` is empty otherwise.
 
     Each piece names the turn and the ids to which it belongs, by their offset in prompt and response of a sample.
     """
-    split = keys.split_uid(uid)
-    total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
-    if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
-        raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
+    uid = keys.uid_of(*place)
     record = await read_record(services.store, uid)
     # Megabytes, so not on the event loop.
     return Response(await asyncio.to_thread(_answer, uid, record), media_type="application/json")

@@ -6,7 +6,7 @@ import secrets
 from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import ValidationError
 
 from rolloutpool_api.access import Reader, Submitter
@@ -22,6 +22,7 @@ from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, 
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
+from rolloutpool_api.routes.rollouts import KnownRollout
 from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.capabilities.grading.annotating import (
     AnnotationRequest,
@@ -131,19 +132,14 @@ def _digest(idempotency_key: str) -> str:
     summary="What was said of one rollout: scalars, and streams per token",
     responses=errors(404),
 )
-async def rollout_annotations(
-    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
-) -> RolloutAnnotations:
+async def rollout_annotations(place: KnownRollout, services: ServicesDep) -> RolloutAnnotations:
     """`GET /v1/batches/{id}/rollouts` has the scalars of all rollouts, as columns `annotations.NAME`."""
-    split = keys.split_uid(uid)
-    total = None if split is None else await services.store.batches.total(split[0], caller.sees, reader=caller.name)
-    if split is None or total is None or split[1] >= total or keys.uid_of(*split) != uid:
-        raise ResourceUnknown(f"rollout {uid[:80]!r} is unknown, or its data was deleted")
-    scalars = await Annotations(services.store).scalars(split[0])
+    batch_id, index = place
+    scalars = await Annotations(services.store).scalars(batch_id)
     return RolloutAnnotations(
-        uid=uid,
-        scalars={name: values[split[1]] for name, values in scalars.items() if split[1] in values},
-        streams=await Annotations(services.store).streams(*split),
+        uid=keys.uid_of(batch_id, index),
+        scalars={name: values[index] for name, values in scalars.items() if index in values},
+        streams=await Annotations(services.store).streams(batch_id, index),
     )
 
 

@@ -84,6 +84,6 @@ class EnginePolicy:
             fingerprint=None,
             parts=sampled.parts,
             aborts=sampled.aborts,
-            beside=sampled.attachments if self.beside is not None else (),
+            beside=sampled.attachments,
         )
         return reply, AskedTurn(turn, edited=planned is not None and planned.edited)
