@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 
-from rolloutpool_api.access import Principal, Reader, Submitter
+from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import ResourceUnknown
@@ -139,7 +139,7 @@ async def find_uid(services: ApiServices, name: str, caller: Principal) -> str:
 
 
 async def known_rollout(
-    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
+    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Anybody
 ) -> tuple[str, int]:
     """Returns batch and index of a rollout that the caller may see, or raises `ResourceUnknown`; takes uids only."""
     split = keys.split_uid(uid)

@@ -4,6 +4,7 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
+from rolloutpool_api.access import Reader
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.routes.rollouts import KnownRollout
 from rolloutpool_api.services import ServicesDep
@@ -21,7 +22,7 @@ router = APIRouter()
     response_model=RolloutAttachments,
     responses=errors(404),
 )
-async def rollout_attachments(place: KnownRollout, services: ServicesDep) -> Response:
+async def rollout_attachments(place: KnownRollout, services: ServicesDep, _: Reader) -> Response:
     """Of batches that asked for them (`attach`), once their conversation has ended; `pieces` is empty otherwise.
 
     Each piece names the turn and the ids to which it belongs, by their offset in prompt and response of a sample.

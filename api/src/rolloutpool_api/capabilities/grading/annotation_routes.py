@@ -132,7 +132,7 @@ def _digest(idempotency_key: str) -> str:
     summary="What was said of one rollout: scalars, and streams per token",
     responses=errors(404),
 )
-async def rollout_annotations(place: KnownRollout, services: ServicesDep) -> RolloutAnnotations:
+async def rollout_annotations(place: KnownRollout, services: ServicesDep, _: Reader) -> RolloutAnnotations:
     """`GET /v1/batches/{id}/rollouts` has the scalars of all rollouts, as columns `annotations.NAME`."""
     batch_id, index = place
     scalars = await Annotations(services.store).scalars(batch_id)
