@@ -5,7 +5,7 @@ import os
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,16 +48,23 @@ class Listener:
     def __init__(self, name: str) -> None:
         self.name, self.port = name, 0
         self.told: list[bytes] = []
+        self.serving: set[asyncio.Task[None] | None] = set()
         self.ended = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            self.told.append(line)
-            if line == b"end\n":
-                break
-            writer.write(f"{self.name}: ".encode() + line)
-        self.ended += 1
-        writer.close()
+        self.serving.add(task := asyncio.current_task())
+        try:
+            while line := await reader.readline():
+                self.told.append(line)
+                if line == b"end\n":
+                    break
+                writer.write(f"{self.name}: ".encode() + line)
+            self.ended += 1
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            self.serving.discard(task)
 
 
 @asynccontextmanager
@@ -67,6 +74,11 @@ async def listening(name: str, context: ssl.SSLContext | None = None) -> AsyncIt
     listener.port = server.sockets[0].getsockname()[1]
     async with server:
         yield listener
+
+        async def left() -> bool:
+            return not listener.serving
+
+        await until(left, 10)
 
 
 ASKS = "{{ exec 3<>/dev/tcp/127.0.0.1/{port}; }} 2>/dev/null && echo hello >&3 && head -n 1 <&3 || echo refused"
@@ -89,7 +101,12 @@ async def test_what_ends_on_one_side_of_the_way_ends_on_the_other() -> None:
             f"exec 4<>/dev/tcp/127.0.0.1/{PORT}; echo end >&4; cat <&4; echo cut"
         )
         end = await ran(script, door=f"http://127.0.0.1:{door.port}")
-        assert (end.output.split("\n")[:2], door.ended) == (["door: one", "cut"], 2)
+        assert end.output.split("\n")[:2] == ["door: one", "cut"]
+
+        async def both() -> bool:
+            return door.ended == 2
+
+        await until(both, 10)
 
 
 async def test_large_and_many_words_pass_unchanged() -> None:
@@ -100,6 +117,18 @@ async def test_large_and_many_words_pass_unchanged() -> None:
         )
         end = await ran(script, door=f"http://127.0.0.1:{door.port}")
         assert end.output.split() == [str(60_000 + len("door: \n"))] * 20
+
+
+async def test_a_passage_that_ends_takes_its_connections_with_it() -> None:
+    async with listening("door") as door:
+        async with passage.opened_passage(f"http://127.0.0.1:{door.port}") as way:
+            reader, writer = await asyncio.open_unix_connection(way.socket)
+            writer.write(b"hello\n")
+            assert await reader.readline() == b"door: hello\n"
+            before = asyncio.all_tasks()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert {task for task in before if not task.done()} <= {asyncio.current_task(), *door.serving}
 
 
 async def test_a_program_has_no_more_connections_than_its_runner_can_bear() -> None:

@@ -64,27 +64,40 @@ async def opened_passage(door: str) -> AsyncIterator[Passage]:
     context: ssl.SSLContext | None = verifying() if address.scheme == "https" else None
     port = address.port or (443 if context else 80)
 
-    used = 0
+    led: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal used
-        used += 1
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if used <= MOST_AT_ONCE:
-                there = await asyncio.open_connection(address.hostname, port, ssl=context)
-                await way_out.join((reader, writer), there)
+            there = await asyncio.open_connection(address.hostname, port, ssl=context)
         except OSError:
             # As if the door were not there: programs ask again.
-            pass
-        finally:
-            used -= 1
             writer.close()
+            return
+        try:
+            await way_out.join((reader, writer), there)
+        except asyncio.CancelledError:
+            # What is left to say, and a polite end of TLS, would outlive the block.
+            there[1].transport.abort()
+            raise
+
+    def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(led) >= MOST_AT_ONCE:
+            writer.close()
+            return
+        task = asyncio.create_task(lead(reader, writer))
+        led[task] = writer
+        task.add_done_callback(led.pop)
 
     # Not in the runner's directory of places: the path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="rolloutpool-door-") as folder:
         socket = Path(folder) / "door"
-        server = await asyncio.start_unix_server(serve, socket)
+        server = await asyncio.start_unix_server(take, socket)
         try:
             yield Passage(socket)
         finally:
             server.close()
+            # A program that is gone may leave a connection whose end has not been read yet.
+            for task, writer in led.items():
+                task.cancel()
+                writer.transport.abort()
+            await asyncio.gather(*led, return_exceptions=True)

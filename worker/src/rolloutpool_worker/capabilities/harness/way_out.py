@@ -24,8 +24,10 @@ async def join(
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
-        for _, writer in (one, other):
+        writers = one[1], other[1]
+        for writer in writers:
             writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def _give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
