@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 from tests.support.scripted_worker import OWNER
 
-from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER
+from rolloutpool_common.capabilities.osmosis.request import LEASE_HEADER
 from rolloutpool_common.store import Store
 
 

@@ -41,7 +41,6 @@ from rolloutpool_api.routes import (
     history,
     metrics,
     operations,
-    osmosis,
     overview,
     rollouts,
     rows,
@@ -151,7 +150,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     root.include_router(rollouts.posted, dependencies=described)
     modules = (batches, batch_list, rows, history, runs, operations, overview, forks)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
-    last = (rollouts, osmosis, tokenizers, tools, metrics)
+    last = (rollouts, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):
         root.include_router(router, dependencies=described)
     root.include_router(health.router)

@@ -5,6 +5,8 @@ application asks for them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -18,6 +20,9 @@ from rolloutpool_common.capabilities.grading.annotations import scalars
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
 from rolloutpool_common.process.metrics import Histogram
 from rolloutpool_common.store import Store
+
+if TYPE_CHECKING:
+    from rolloutpool_api.other_wire import OtherWire
 
 HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
@@ -34,6 +39,15 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.engines import routes as engines
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
+    from rolloutpool_api.capabilities.osmosis import routes as osmosis
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (engines.router, harness.router, *grading.routers, webhooks.router)
+    return (engines.router, harness.router, *grading.routers, webhooks.router, osmosis.router)
+
+
+@cache
+def wires() -> "tuple[OtherWire, ...]":
+    """Returns what speaks on the paths of protocol v1, for the application."""
+    from rolloutpool_api.capabilities.osmosis.calls import OsmosisWire
+
+    return (OsmosisWire(),)

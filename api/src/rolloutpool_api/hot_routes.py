@@ -27,9 +27,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rolloutpool_api.access import Principal
 from rolloutpool_api.body import off_loop, parse, replay
 from rolloutpool_api.routes.batches import batch_results, known_batch, submit_batch
+from rolloutpool_api.routes.by_wire import names_other_wire
 from rolloutpool_api.routes.rollouts import run_rollout
 from rolloutpool_api.services import ApiServices
-from rolloutpool_common.protocol.osmosis.request import names_wire
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.api_keys import KeyScope
 
@@ -81,8 +81,8 @@ async def _run_rollout(call: _Call) -> Response | _NotPlain:
     if call.headers.get(b"content-type") not in _JSON or b"content-encoding" in call.headers:
         return _NotPlain()
     body = await call.request.body()
-    # A body of the Osmosis wire, or of v1 with such a word in it.
-    if names_wire(body):
+    # A body of another wire, or of v1 with such a word in it.
+    if names_other_wire(body):
         return _NotPlain(body)
     try:
         request = await off_loop(len(body), lambda: RolloutRequest.model_validate(parse(body)))

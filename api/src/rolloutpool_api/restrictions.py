@@ -16,7 +16,6 @@ from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts, TrainerUrls
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
-from rolloutpool_common.protocol.osmosis.request import OsmosisRequest
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.security.targets import Targets, is_loopback
 from rolloutpool_common.store import SecretsUnkept
@@ -83,23 +82,14 @@ class Restrictions:
                 yield "tool_server_url", "must be an HTTP/HTTPS URL with a host"
             elif verdict := self.refuse_url(request.tool_server_url):
                 yield "tool_server_url", verdict
-        if request.callback_api_key and not self.keeps_secrets:
-            yield "callback_api_key", _UNKEPT
-        elif fault := _refuse_header(request.callback_api_key):
+        if fault := self.refuse_key(request.callback_api_key):
             yield "callback_api_key", fault
         if fault := self.refuse_messages(request.messages):
             yield "messages", fault
 
-    def check_osmosis(self, request: OsmosisRequest) -> Iterator[tuple[str, str]]:
-        """Yields field and fault of what a `POST /rollout` on the Osmosis wire breaks."""
-        if verdict := self.refuse_url(request.chat_completions_url):
-            yield "chat_completions_url", verdict
-        if request.llm_api_key and not self.keeps_secrets:
-            yield "llm_api_key", _UNKEPT
-        elif fault := _refuse_header(request.llm_api_key):
-            yield "llm_api_key", fault
-        if fault := self.refuse_messages(request.initial_messages):
-            yield "initial_messages", fault
+    def refuse_key(self, key: str | None) -> str | None:
+        """Says why a rollout may not bring this key for its endpoint; None if it may, or brings none."""
+        return _UNKEPT if key and not self.keeps_secrets else _refuse_header(key)
 
     def refuse_tokenizer(self, name: Any, catalog: Catalog | None) -> str | None:
         """Says why rollouts may not name this tokenizer; None if they may.

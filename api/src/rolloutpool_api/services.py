@@ -91,7 +91,7 @@ class ApiServices:
         )
         """Reports what this process measures."""
         self.data_name: str | None = None
-        """A name of what Redis holds, once it was asked for (`osmosis.health`)."""
+        """A name of what Redis holds, once somebody has asked for it."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServices"]:

@@ -14,6 +14,7 @@ from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessReportField
+from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
 from rolloutpool_common.capability import StoredCapability
@@ -21,7 +22,7 @@ from rolloutpool_common.capability import StoredCapability
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
-CAPABILITIES: tuple[StoredCapability, ...] = (StoredEngines(), Harness(), Grading(), Webhooks())
+CAPABILITIES: tuple[StoredCapability, ...] = (StoredEngines(), Harness(), Grading(), Webhooks(), StoredOsmosis())
 
 
 class BatchRequestFields(DeliveryField):

@@ -16,8 +16,8 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_worker import OWNER
 from tests.support.secrets import secrets_file
 
+from rolloutpool_common.capabilities.osmosis.request import LEASE_HEADER
 from rolloutpool_common.protocol.kept_journal import read_journal
-from rolloutpool_common.protocol.osmosis.request import LEASE_HEADER
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import TokenizerCache
 

@@ -1,31 +1,45 @@
 """Health: `/health` as protocol v1 has it, `/livez` for this process, `/readyz` for the whole pool.
 
-A caller with a key gets more of `/health`: what controllers of the Osmosis wire read there. Protocol v1's trainers have
-no keys, so their answer stays as it is, to the byte.
+A caller with a key gets more of `/health`: what other wires say there. Protocol v1's trainers have no keys, so their
+answer stays as it is, to the byte.
 """
+
+from functools import reduce
+from operator import or_
+from typing import Any
 
 from fastapi import APIRouter, Request
 
-from rolloutpool_api import osmosis
+from rolloutpool_api.composition import wires
 from rolloutpool_api.readiness import readiness
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.health import Alive, Health, Ready
-from rolloutpool_common.protocol.osmosis.response import OsmosisHealth
 from rolloutpool_common.security.api_keys import GUEST
 
 router = APIRouter()
 
+_ANSWERS: Any = reduce(or_, (*(wire.health_model for wire in wires()), Health))
 
-@router.get("/health", tags=["protocol v1"], summary="Always healthy while this process answers")
-async def health(request: Request, services: ServicesDep) -> OsmosisHealth | Health:
+
+@router.get(
+    "/health",
+    tags=["protocol v1"],
+    summary="Always healthy while this process answers",
+    response_model=_ANSWERS,
+)
+async def health(request: Request, services: ServicesDep) -> Health:
     """For readiness use `/readyz`. With a key it also has what the Osmosis SDK's `wait_idle` reads."""
     caller = request.state.caller
     # A pool without keys takes any: all its callers are one.
     owner = GUEST if not services.keys.required and "authorization" in request.headers else None
     if caller is not None:
         owner = caller.name
-    return (None if owner is None else await osmosis.health(services, owner)) or Health()
+    if owner is not None:
+        for wire in wires():
+            if (more := await wire.health(services, owner)) is not None:
+                return more
+    return Health()
 
 
 @router.get("/livez", tags=["pool"], summary="Whether this process answers")

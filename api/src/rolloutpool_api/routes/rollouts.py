@@ -1,6 +1,6 @@
 """Single rollouts: `POST /rollout` of protocol v1, and each rollout under `/v1/rollouts`.
 
-What else comes to `POST /rollout` is the Osmosis wire's, and goes to `routes/osmosis.py`.
+What else comes to `POST /rollout` is of another wire (`by_wire`).
 
 A rollout is found by its uid, or by the rollout_id that its caller gave it. If several have one rollout_id, the newest
 is meant.
@@ -14,15 +14,15 @@ from fastapi.exceptions import RequestValidationError
 from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
 from rolloutpool_api.body import StrictRoute
 from rolloutpool_api.checks import Catalog
+from rolloutpool_api.composition import wires
 from rolloutpool_api.errors import ResourceUnknown
+from rolloutpool_api.routes.by_wire import RouteByWire
 from rolloutpool_api.routes.openapi_errors import V1_UNAVAILABLE, errors
-from rolloutpool_api.routes.osmosis import RouteByWire
 from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.checks import check_rollout_id
 from rolloutpool_common.protocol.errors import V1ErrorBody
 from rolloutpool_common.protocol.ids import has_form_of_our_ids
-from rolloutpool_common.protocol.osmosis.response import OsmosisAccepted
 from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
@@ -46,7 +46,7 @@ RolloutName = Annotated[
     summary="Run one rollout and wait for it",
     response_model=RolloutResponse,
     responses={
-        202: {"model": OsmosisAccepted, "description": "Accepted: the body is of the Osmosis wire v3.3"},
+        **{status: said for wire in wires() for status, said in wire.answers.items()},
         400: {"model": V1ErrorBody, "description": "The body can't be decoded"},
         409: {"model": V1ErrorBody, "description": "The rollout_id is in use with another body"},
         413: {"model": V1ErrorBody, "description": "The body is too large"},

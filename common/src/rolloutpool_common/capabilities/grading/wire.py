@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from rolloutpool_common.outcomes import Failure, FinishReason
-from rolloutpool_common.protocol.osmosis.reward import RewardGiver
+from rolloutpool_common.protocol.reward import RewardGiver
 
 
 class GraderChoice(BaseModel):

@@ -1,1 +1,1 @@
-"""The Osmosis wire, version 3.3: `request` is what a controller sends, `response` is what it gets."""
+"""Moved to `rolloutpool_common.capabilities.osmosis`; its names can be imported from here for a release."""

@@ -1,7 +1,7 @@
 """The Osmosis wire v3.3: a rollout is accepted at once, and its result is polled under a lease.
 
-1. `accept` submits the rollout under its rollout_id, with a lease whose token goes to the caller alone. Both are
-   durable before the answer. The same id again is a 409 until 15 minutes after the rollout's end.
+1. `OsmosisWire.accept` submits the rollout under its rollout_id, with a lease whose token goes to the caller alone.
+   Both are durable before the answer. The same id again is a 409 until 15 minutes after the rollout's end.
 2. `poll` renews the lease, and answers at the next change of the status, or after 30 s. A controller polls until the
    end.
 3. Nobody polls for 120 s: the reconciler ends the rollout (`store/leases.py`).
@@ -12,8 +12,9 @@ API keys are apart: nobody polls or cancels what somebody else has submitted, wh
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import structlog
@@ -23,13 +24,20 @@ from pydantic import ValidationError
 
 from rolloutpool_api.access import Principal
 from rolloutpool_api.body import off_loop
+from rolloutpool_api.capabilities.osmosis.plan import osmosis_key, plan_osmosis
 from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnknown
+from rolloutpool_api.other_wire import OtherWire
+from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.services import ApiServices
-from rolloutpool_api.submission import osmosis_key, plan_osmosis
-from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.offers import missing, needs_of, shown
-from rolloutpool_common.protocol.osmosis.request import OPTIONS_KEY, OsmosisCancel, OsmosisRequest, Wire
-from rolloutpool_common.protocol.osmosis.response import (
+from rolloutpool_common.capabilities.osmosis.request import (
+    MARKS,
+    OPTIONS_KEY,
+    OsmosisCancel,
+    OsmosisRequest,
+    Wire,
+    wire_of,
+)
+from rolloutpool_common.capabilities.osmosis.response import (
     LEASE_SECONDS,
     WAIT_SECONDS,
     OsmosisAccepted,
@@ -40,6 +48,8 @@ from rolloutpool_common.protocol.osmosis.response import (
     running_result,
     to_osmosis,
 )
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.offers import missing, needs_of, shown
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
 from rolloutpool_common.store import LeaseOutcome, NewBatch, StoreError, StoreUnavailable, keys, new_lease
 from rolloutpool_common.store.announcements import offer_of
@@ -67,44 +77,76 @@ _REFUSALS = {
 }
 
 
-async def accept(services: ApiServices, wire: Wire, document: Any, caller: Principal) -> Response:
-    """Submits one rollout."""
-    # Protocol v1's trainers need no key from near by, because they have none. This wire's controllers can have one, and
-    # without it nobody could tell apart who may poll and cancel.
-    if caller.name == GUEST and services.keys.required:
-        raise KeyRequired
-    caller.must(KeyScope.SUBMIT)
-    if wire in _REFUSALS:
-        raise RequestValidationError([_fault(_REFUSALS[wire], "body")])
-    try:
-        request = OsmosisRequest.model_validate(document)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        # What a fault of the whole body quotes is the body, with the key in it.
-        quoted = [{} if fault["input"] is document else fault["input"] for fault in found]
-        raise RequestValidationError(
-            [
-                {**fault, "loc": ("body", *fault["loc"]), "input": given}
-                for fault, given in zip(found, quoted, strict=True)
-            ]
-        ) from None
-    if faults := list(services.restrictions.check_osmosis(request)):
-        raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
-    token, lease = new_lease(LEASE_SECONDS)
-    try:
-        new = plan_osmosis(request, owner=caller.name, lease=lease)
-    except TypeError:
-        raise RequestValidationError([_fault("holds an integer beyond 64 bits; send it as a string", "body")]) from None
-    if lacking := await _lacking(services, new):
-        raise RequestValidationError([_fault(f"no live worker has {lacking}", "body", "metadata", OPTIONS_KEY)])
-    services.raise_if_stopping()
-    batch_id, _ = await services.submit(new)
-    # A submit that the store had to repeat finds its own first try, which is no duplicate.
-    if batch_id != new.batch_id:
-        raise Conflict("rollout_id is already registered")
-    _log.info("osmosis rollout", rollout_id=request.rollout_id, batch_id=batch_id)
-    answer = OsmosisAccepted(rollout_id=request.rollout_id, polling_lease_token=token)
-    return Response(answer.model_dump_json(), status_code=202, media_type="application/json")
+class OsmosisWire(OtherWire):
+    """The part of this wire on protocol v1's paths."""
+
+    marks = MARKS
+    answers: ClassVar[dict[int | str, dict[str, Any]]] = {
+        202: {"model": OsmosisAccepted, "description": "Accepted: the body is of the Osmosis wire v3.3"}
+    }
+    health_model = OsmosisHealth
+
+    def takes(self, document: Any) -> bool:
+        """Tells by the body's fields."""
+        return wire_of(document) is not Wire.V1
+
+    async def accept(self, services: ApiServices, document: Any, caller: Principal) -> Response:
+        """Submits one rollout."""
+        wire = wire_of(document)
+        # Protocol v1's trainers need no key from near by, because they have none. This wire's controllers can have one,
+        # and without it nobody could tell apart who may poll and cancel.
+        if caller.name == GUEST and services.keys.required:
+            raise KeyRequired
+        caller.must(KeyScope.SUBMIT)
+        if wire in _REFUSALS:
+            raise RequestValidationError([_fault(_REFUSALS[wire], "body")])
+        try:
+            request = OsmosisRequest.model_validate(document)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False)
+            # What a fault of the whole body quotes is the body, with the key in it.
+            quoted = [{} if fault["input"] is document else fault["input"] for fault in found]
+            raise RequestValidationError(
+                [
+                    {**fault, "loc": ("body", *fault["loc"]), "input": given}
+                    for fault, given in zip(found, quoted, strict=True)
+                ]
+            ) from None
+        if faults := list(_faults(request, services.restrictions)):
+            raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
+        token, lease = new_lease(LEASE_SECONDS)
+        try:
+            new = plan_osmosis(request, owner=caller.name, lease=lease)
+        except TypeError:
+            raise RequestValidationError(
+                [_fault("holds an integer beyond 64 bits; send it as a string", "body")]
+            ) from None
+        if lacking := await _lacking(services, new):
+            raise RequestValidationError([_fault(f"no live worker has {lacking}", "body", "metadata", OPTIONS_KEY)])
+        services.raise_if_stopping()
+        batch_id, _ = await services.submit(new)
+        # A submit that the store had to repeat finds its own first try, which is no duplicate.
+        if batch_id != new.batch_id:
+            raise Conflict("rollout_id is already registered")
+        _log.info("osmosis rollout", rollout_id=request.rollout_id, batch_id=batch_id)
+        answer = OsmosisAccepted(rollout_id=request.rollout_id, polling_lease_token=token)
+        return Response(answer.model_dump_json(), status_code=202, media_type="application/json")
+
+    async def health(self, services: ApiServices, owner: str) -> OsmosisHealth | None:
+        """Says what a controller's rollouts do; None where this process has never known it, because Redis is away.
+
+        While it is away, nothing is accepted, and what was active counts as active: a controller that waits until its
+        rollouts have ended goes on waiting.
+        """
+        accepting, active = False, 1
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(HEALTH_SECONDS):
+                services.data_name, active = await services.store.polling_leases.active(owner)
+            accepting = not services.stopping
+        if services.data_name is None:
+            return None
+        lifecycle = OsmosisLifecycle(accepting_rollouts=accepting, active_rollouts=active)
+        return OsmosisHealth(instance_id=services.data_name, process_id=services.data_name, lifecycle=lifecycle)
 
 
 async def poll(services: ApiServices, rollout_id: str, token: str, owner: str) -> Response:
@@ -143,23 +185,6 @@ async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> O
     )
 
 
-async def health(services: ApiServices, owner: str) -> OsmosisHealth | None:
-    """Says what a controller's rollouts do; None where this process has never known it, because Redis is away.
-
-    While it is away, nothing is accepted, and what was active counts as active: a controller that waits until its
-    rollouts have ended goes on waiting.
-    """
-    accepting, active = False, 1
-    with suppress(StoreError, TimeoutError):
-        async with asyncio.timeout(HEALTH_SECONDS):
-            services.data_name, active = await services.store.polling_leases.active(owner)
-        accepting = not services.stopping
-    if services.data_name is None:
-        return None
-    lifecycle = OsmosisLifecycle(accepting_rollouts=accepting, active_rollouts=active)
-    return OsmosisHealth(instance_id=services.data_name, process_id=services.data_name, lifecycle=lifecycle)
-
-
 async def _look(services: ApiServices, owner: str, rollout_id: str, token: str) -> LeaseLook:
     look = await services.store.polling_leases.look(owner, osmosis_key(rollout_id), token)
     if look.outcome is LeaseOutcome.UNKNOWN:
@@ -188,6 +213,16 @@ async def _next_look(services: ApiServices, owner: str, rollout_id: str, token: 
             if look.status is not before.status:
                 return look
     return before
+
+
+def _faults(request: OsmosisRequest, restrictions: Restrictions) -> Iterator[tuple[str, str]]:
+    """Yields field and fault of what a request breaks."""
+    if fault := restrictions.refuse_url(request.chat_completions_url):
+        yield "chat_completions_url", fault
+    if fault := restrictions.refuse_key(request.llm_api_key):
+        yield "llm_api_key", fault
+    if fault := restrictions.refuse_messages(request.initial_messages):
+        yield "initial_messages", fault
 
 
 async def _lacking(services: ApiServices, new: NewBatch) -> str:

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 from tests.support.results import completed
 
-from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentReport
-from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.osmosis.response import (
+from rolloutpool_common.capabilities.osmosis.response import (
     OsmosisCategory,
     OsmosisRecord,
     OsmosisResult,
@@ -16,6 +13,9 @@ from rolloutpool_common.protocol.osmosis.response import (
     running_result,
     to_osmosis,
 )
+from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentReport
+from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Alignment, Spans
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.osmosis.request import OsmosisCancel, OsmosisRequest, Wire, names_wire, wire_of
+from rolloutpool_common.capabilities.osmosis.request import OsmosisCancel, OsmosisRequest, Wire, wire_of
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -42,12 +42,6 @@ def body(**changes: Any) -> dict[str, Any]:
 )
 def test_the_fields_tell_the_wire(document: Any, wire: Wire) -> None:
     assert wire_of(document) is wire
-
-
-def test_only_bodies_that_name_a_field_are_looked_at_twice() -> None:
-    assert names_wire(b'{"chat_completions_url": 1}')
-    assert names_wire(b'{"initial_messages": 1}')
-    assert not names_wire(b'{"server_url": "http://x", "messages": []}')
 
 
 @pytest.mark.parametrize("name", ["", " ", ".", "..", "a/b", "a\\b", "a\0", "x" * 257])

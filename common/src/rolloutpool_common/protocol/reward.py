@@ -1,4 +1,4 @@
-"""Holds what gives a rollout of the Osmosis wire its reward, besides an environment."""
+"""Holds what gives a rollout its reward, besides an environment, where another wire has room for few options."""
 
 from typing import Any
 

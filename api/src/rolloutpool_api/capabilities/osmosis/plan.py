@@ -1,0 +1,60 @@
+"""From a request on the Osmosis wire to the batch that the store accepts."""
+
+import orjson
+
+from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest
+from rolloutpool_common.capabilities.osmosis.response import LABEL, UNGRADED
+from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
+from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.ids import new_batch_id
+from rolloutpool_common.protocol.options import OnAmbiguousTurn
+from rolloutpool_common.store import NewBatch, NewLease, NewRollout
+
+LONGEST_DEADLINE = 604_800.0
+"""Seconds; the batch API refuses a longer one."""
+
+
+def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> NewBatch:
+    """Makes a batch of one from the Osmosis wire's request."""
+    labels = {} if request.label is None else {LABEL: request.label}
+    spec = {
+        "rollout_id": request.rollout_id,
+        "server_url": request.chat_completions_url,
+        "messages": [message.wire() for message in request.initial_messages],
+        "metadata": request.metadata or {},
+        "callback_api_key": request.llm_api_key,
+        "labels": labels if request.grade else {**labels, UNGRADED: "false"},
+        "sampling_params": {},
+        "messages_only": True,
+        # No ids, so no tokenizer, and nothing to train.
+        "tokenizer_name": "",
+        "allow_untrained": True,
+        # The wire says nothing of a turn that is asked twice, and OpenAI's own client repeats calls as well.
+        "on_ambiguous_turn": OnAmbiguousTurn.RETRY,
+        **request.options.model_dump(mode="json", exclude=set(OsmosisOptionsFields.model_fields)),
+        **request.rewarded(),
+    }
+    timeout_s = request.agent_timeout_sec
+    return NewBatch(
+        batch_id=new_batch_id(),
+        owner=owner,
+        shared=b"{}",
+        rollouts=[
+            NewRollout(
+                rollout_id=request.rollout_id,
+                overrides=orjson.dumps(spec),
+                # A time that has passed already is a deadline too.
+                deadline_s=None if timeout_s is None else min(max(timeout_s, 0.001), LONGEST_DEADLINE),
+            )
+        ],
+        priority=Priority.HIGH,
+        idempotency_key=osmosis_key(request.rollout_id),
+        v1=True,
+        polling_lease=lease,
+        asks=asks_of(None, [spec]),
+    )
+
+
+def osmosis_key(rollout_id: str) -> str:
+    """Makes the key under which the store remembers a rollout of the Osmosis wire."""
+    return f"osmosis/{rollout_id}"
