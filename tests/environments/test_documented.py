@@ -11,8 +11,8 @@ import pytest
 
 from rolloutpool_common.protocol.batch import RolloutItem
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.operators_file import load_environments
 from rolloutpool_worker.environments import ENVIRONMENTS, EnvironmentHost, SessionLife
-from rolloutpool_worker.environments.operators_file import load_environments
 
 # The packages' own: they warn of their own parts.
 pytestmark = pytest.mark.filterwarnings("default")

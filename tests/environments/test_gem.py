@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_worker.environments.gem import GemEnvironment
-from rolloutpool_worker.environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
 from rolloutpool_worker.plugins import PluginBroken
 
 pytestmark = [

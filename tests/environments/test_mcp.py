@@ -17,9 +17,9 @@ from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.capabilities.foreign_environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.capabilities.foreign_environments.tool_servers import ToolServers
 from rolloutpool_worker.environments.opened import checked_opening
-from rolloutpool_worker.environments.tool_servers import ToolServers
 
 pytestmark = [
     pytest.mark.skipif(find_spec("mcp") is None, reason="needs the MCP SDK: make test-environments"),

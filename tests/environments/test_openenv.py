@@ -14,9 +14,9 @@ from tests.support.waiting import until
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.environments import EnvironmentFull, EnvironmentHost, SessionLife
 from rolloutpool_worker.environments.opened import checked_opening
-from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.tools import ToolFailed
 
 pytestmark = [

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.errors import RequestFault
-from rolloutpool_worker.environments.package import PackageGame
-from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.plugins import PluginBroken
 
 pytestmark = [

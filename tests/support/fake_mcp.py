@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.games import GUESS
 
-from rolloutpool_worker.environments import mcp_sdk
-from rolloutpool_worker.environments.mcp_sdk import McpTool, McpToolAnswer
+from rolloutpool_worker.capabilities.foreign_environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments.mcp_sdk import McpTool, McpToolAnswer
 
 
 @dataclass

@@ -21,8 +21,8 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
 from rolloutpool_worker.environments import ENVIRONMENTS
-from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
 
 PLUGINS = "tests.support.games,tests.support.plugins"
 DECLARED = ("stateless", "restartable", "snapshot", "none", "forgetful", "text", "in a call")

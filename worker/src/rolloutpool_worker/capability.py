@@ -33,6 +33,7 @@ from rolloutpool_worker.tracing import RolloutTrace
 
 if TYPE_CHECKING:
     from rolloutpool_worker.agents.tool_calls import Agent
+    from rolloutpool_worker.environments import Environment
     from rolloutpool_worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -130,6 +131,8 @@ class OpenCapability:
     """Who samples a rollout, by what stands at its URL."""
     trace: Callable[[Claim], RolloutTrace] | None = None
     """Follows an attempt at any rollout; None where the operator wants no traces."""
+    tool_servers: "Environment | None" = None
+    """What protocol v1's `tool_server_url` leads to; None where this is not the capability's, or not wanted."""
     tasks: Mapping[str, Callable[[str], Coroutine[Any, Any, None]]] = MappingProxyType({})
     """What the API may ask of a worker, by the name of Celery's task; the argument is the id of what is stored."""
 
@@ -160,6 +163,9 @@ class WorkerCapability:
     """Plug-ins that it brings to workers, by their kind (`PluginKind` in `common`)."""
     tasks: ClassVar[Sequence[str]] = ()
     """The names of the tasks that its part of a process does."""
+
+    def load(self, settings: "WorkerSettings") -> None:
+        """Registers plug-ins that the operator's settings name, when a process starts; those of packages are there."""
 
     def open(self, door: WorkerDoor) -> OpenCapability:
         """Makes its part of a process; connects nowhere."""

@@ -1,6 +1,7 @@
 """The capabilities of this worker, in the order of their hooks. No other module here names one."""
 
 from rolloutpool_worker.capabilities.engines.opened import WorkerEngines
+from rolloutpool_worker.capabilities.foreign_environments.opened import WorkerForeignEnvironments
 from rolloutpool_worker.capabilities.grading.opened import WorkerGrading
 from rolloutpool_worker.capabilities.harness.opened import WorkerHarness
 from rolloutpool_worker.capabilities.tracing.opened import WorkerTracing
@@ -9,7 +10,7 @@ from rolloutpool_worker.capability import WorkerCapability
 
 CAPABILITIES: tuple[WorkerCapability, ...] = (
     *(WorkerEngines(), WorkerHarness()),
-    *(WorkerGrading(), WorkerWebhooks(), WorkerTracing()),
+    *(WorkerGrading(), WorkerWebhooks(), WorkerTracing(), WorkerForeignEnvironments()),
 )
 PLUGINS = {kind: plugins for capability in CAPABILITIES for kind, plugins in capability.plugins.items()}
 """Those that capabilities bring, by kind."""

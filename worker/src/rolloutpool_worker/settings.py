@@ -1,7 +1,6 @@
 """A worker's settings. Names without the prefix ROLLOUTPOOL_ are protocol v1's own and mean what they mean there."""
 
 import math
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -10,11 +9,12 @@ from pydantic_settings import NoDecode
 from rolloutpool_common.process.settings import ActorSettings, Names, split_names
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.engines.settings import EngineSettings
+from rolloutpool_worker.capabilities.foreign_environments.settings import ForeignEnvironmentSettings
 from rolloutpool_worker.capabilities.grading.settings import GraderSettings
 from rolloutpool_worker.capabilities.tracing.settings import TracingSettings
 
 
-class WorkerSettings(EngineSettings, GraderSettings, TracingSettings, ActorSettings):
+class WorkerSettings(EngineSettings, ForeignEnvironmentSettings, GraderSettings, TracingSettings, ActorSettings):
     """How one worker process runs. Unset `allowed_targets` mean loopback."""
 
     worker_slots: int = Field(default=256, ge=1, le=2000)
@@ -65,8 +65,6 @@ class WorkerSettings(EngineSettings, GraderSettings, TracingSettings, ActorSetti
     """Seconds that a rollout waits, in all, for a trainer's port that refuses connections (batch API)."""
     plugins: Names = ()
     """Modules that register tools, agents, termination strategies, environments or graders, separated by commas."""
-    environments_file: Path | None = None
-    """The operator's environments, behind servers or of packages, with their addresses and secrets."""
     calculator_delay_ms: Annotated[tuple[float, float], NoDecode] = Field(
         default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
     )

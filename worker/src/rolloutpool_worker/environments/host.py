@@ -50,6 +50,7 @@ class EnvironmentHost:
         self.seconds = seconds
         self.result_bytes = result_bytes
         self.tool_servers = tool_servers
+        """What protocol v1's `tool_server_url` leads to; None where no server is called that a rollout names."""
         self._tickets: set[SessionTicket] = set()
         self._places: dict[str, asyncio.Semaphore] = {}
 
@@ -102,10 +103,8 @@ class EnvironmentHost:
                 self._places[ticket.environment].release()
 
     async def close(self) -> None:
-        """Closes all sessions that are still open, and the connections to tool servers."""
+        """Closes all sessions that are still open."""
         await asyncio.gather(*(self.leave(ticket) for ticket in tuple(self._tickets)))
-        if self.tool_servers is not None:
-            await self.tool_servers.aclose()
 
 
 async def close_environments() -> None:

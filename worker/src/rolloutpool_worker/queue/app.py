@@ -30,7 +30,6 @@ from rolloutpool_worker.agents import tool_calls as agent
 from rolloutpool_worker.composition import CAPABILITIES, PLUGINS
 from rolloutpool_worker.ending import TicketOutcome
 from rolloutpool_worker.environments import ENVIRONMENTS
-from rolloutpool_worker.environments.operators_file import load_environments
 from rolloutpool_worker.plugins import Registry, import_plugins
 from rolloutpool_worker.process.event_loop import EventLoop
 from rolloutpool_worker.process.preflight import try_endpoints
@@ -189,6 +188,6 @@ def load_plugins(settings: WorkerSettings) -> None:
     for registry in registries:
         registry.load_entry_points()
     import_plugins(settings.plugins)
-    # After the plug-ins, whose names the file may not take.
-    if settings.environments_file is not None:
-        load_environments(settings.environments_file, settings.targets)
+    # After the plug-ins, whose names the operator may not take.
+    for capability in CAPABILITIES:
+        capability.load(settings)

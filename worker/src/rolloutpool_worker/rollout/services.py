@@ -32,7 +32,6 @@ from rolloutpool_worker.composition import CAPABILITIES
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
-from rolloutpool_worker.environments.tool_servers import ToolServers
 from rolloutpool_worker.policy import (
     AiohttpTransport,
     Breakers,
@@ -197,11 +196,6 @@ class Services:
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.trunks = Trunks(self.store)
-        self.environments = EnvironmentHost(
-            seconds=settings.tool_timeout,
-            result_bytes=settings.max_tool_result_kb * 1024,
-            tool_servers=ToolServers(settings.targets) if settings.v1_tool_servers else None,
-        )
         self.drain = Drain()
         self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
@@ -216,6 +210,12 @@ class Services:
         self.policies = {kind: of for one in self.capabilities.values() for kind, of in one.policies.items()}
         """Who makes the policy of a rollout that no callback samples, by its protocol."""
         self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
+        named = [one.tool_servers for one in self.capabilities.values() if one.tool_servers is not None]
+        self.environments = EnvironmentHost(
+            seconds=settings.tool_timeout,
+            result_bytes=settings.max_tool_result_kb * 1024,
+            tool_servers=named[0] if named else None,
+        )
         self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
 
     def chosen(self, spec: RolloutSpec) -> tuple[OpenCapability, ...]:

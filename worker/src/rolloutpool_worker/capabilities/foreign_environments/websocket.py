@@ -20,8 +20,8 @@ import httpx
 import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
 from rolloutpool_worker.environments.base import EnvironmentFull
-from rolloutpool_worker.environments.connections import ServerConnections
 from rolloutpool_worker.policy.transport import HandshakeRefused
 
 FULL = frozenset({429, 503})

@@ -11,9 +11,9 @@ from tests.support.openenv_server import OpenEnvStub, none_left
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.environments.opened import checked_opening
-from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
 from rolloutpool_worker.tools import ToolFailed
 
 TEXT: dict[str, Any] = {"action_field": "number", "observation_field": "said"}

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageEnvironment, as_json
 from rolloutpool_worker.environments.base import StepAnswer
-from rolloutpool_worker.environments.package import PackageEnvironment, as_json
 
 LONGEST_CALL_SECONDS = 5.0
 

@@ -11,9 +11,9 @@ import pytest
 
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments import mcp_sdk
-from rolloutpool_worker.environments.connections import MOST_REPLY_BYTES, ServerConnections
-from rolloutpool_worker.environments.mcp_sdk import McpConnection, McpToolAnswer
+from rolloutpool_worker.capabilities.foreign_environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments.connections import MOST_REPLY_BYTES, ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.mcp_sdk import McpConnection, McpToolAnswer
 
 
 class Sdk:

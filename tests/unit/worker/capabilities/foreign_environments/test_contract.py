@@ -13,13 +13,13 @@ from tests.support.text_packages import put_gem, put_skyrl_gym
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
+from rolloutpool_worker.capabilities.foreign_environments.mcp import McpServer
+from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnvEnvironment, OpenEnvServer
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.environments import Environment
-from rolloutpool_worker.environments.gem import GemEnvironment
-from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
-from rolloutpool_worker.environments.mcp import McpServer
-from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
-from rolloutpool_worker.environments.package import PackageGame
-from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 
 Made = Callable[[str], Environment]
 GAME = {"id": "game", "options": {"most": 3}}

@@ -10,9 +10,10 @@ from tests.support.waiting import until
 
 from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments import EnvironmentFull, websocket
-from rolloutpool_worker.environments.connections import ServerConnections
-from rolloutpool_worker.environments.websocket import SessionSocket
+from rolloutpool_worker.capabilities.foreign_environments import websocket
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.websocket import SessionSocket
+from rolloutpool_worker.environments import EnvironmentFull
 
 RESET = {"type": "reset", "data": {}}
 GOODBYE = {"type": "close"}

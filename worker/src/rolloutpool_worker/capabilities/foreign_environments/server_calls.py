@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from rolloutpool_common.errors import EnvironmentFault
-from rolloutpool_worker.environments.connections import (
+from rolloutpool_worker.capabilities.foreign_environments.connections import (
     RedirectRefused,
     ReplyTooLarge,
     ServerConnections,

@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_worker.environments.connections import ServerConnections
-from rolloutpool_worker.environments.server_calls import ServerCalls
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls
 
 
 async def asked(answer: Callable[[int, Request], Response], times: int) -> list[tuple[dict[str, str], Any]]:

@@ -13,8 +13,8 @@ from tests.support.raw_server import answering
 
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker import environments
-from rolloutpool_worker.environments.connections import (
+from rolloutpool_worker.capabilities import foreign_environments
+from rolloutpool_worker.capabilities.foreign_environments.connections import (
     MOST_REPLY_BYTES,
     RedirectRefused,
     ReplyTooLarge,
@@ -43,7 +43,7 @@ async def read(connections: ServerConnections, url: str) -> int:
 
 def test_no_environment_makes_connections_of_its_own() -> None:
     made = re.compile(r"AiohttpTransport\(|Resolver\(|aiohttp\.Client\w+\(")
-    sources = Path(environments.__file__).parent.glob("*.py")
+    sources = Path(foreign_environments.__file__).parent.glob("*.py")
     assert [path.stem for path in sources if made.search(path.read_text())] == ["connections"]
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.messages import text_of
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageEnvironment, as_json
 from rolloutpool_worker.environments.base import StepAnswer
-from rolloutpool_worker.environments.package import PackageEnvironment, as_json
 
 
 class SkyrlGymEnvironment(PackageEnvironment):

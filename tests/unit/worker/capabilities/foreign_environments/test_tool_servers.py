@@ -14,7 +14,7 @@ from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.environments import TOOL_SERVER, CrashEffect
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments.tool_servers import ToolServers
+from rolloutpool_worker.capabilities.foreign_environments.tool_servers import ToolServers
 from rolloutpool_worker.plugins import PluginBroken
 
 URL = "http://127.0.0.1:9/mcp"

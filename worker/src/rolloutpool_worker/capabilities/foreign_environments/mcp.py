@@ -22,10 +22,10 @@ from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections, attempt_headers
+from rolloutpool_worker.capabilities.foreign_environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
 from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
-from rolloutpool_worker.environments.connections import ServerConnections, attempt_headers
-from rolloutpool_worker.environments.mcp_sdk import Connect, McpConnection, McpTool, McpToolAnswer
 from rolloutpool_worker.plugin_errors import PluginError
 
 CALL_SECONDS = 600.0

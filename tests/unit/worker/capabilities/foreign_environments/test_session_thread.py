@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 
-from rolloutpool_worker.environments.session_thread import SessionThread
+from rolloutpool_worker.capabilities.foreign_environments.session_thread import SessionThread
 
 
 async def test_calls_are_made_in_order_in_one_thread_which_is_not_the_loops() -> None:

@@ -21,13 +21,13 @@ from pydantic import BaseModel, ValidationError
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
+from rolloutpool_worker.capabilities.foreign_environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnvEnvironment, OpenEnvServer
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
-from rolloutpool_worker.environments.gem import GemEnvironment
-from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
-from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
-from rolloutpool_worker.environments.openenv import OpenEnvEnvironment, OpenEnvServer
-from rolloutpool_worker.environments.package import PackageGame
-from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 
 SETTING = "ROLLOUTPOOL_ENVIRONMENTS_FILE"
 KINDS: dict[str, tuple[type[BaseModel], Callable[[str, Any, Targets], Environment]]] = {

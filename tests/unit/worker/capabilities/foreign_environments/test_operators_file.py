@@ -7,12 +7,15 @@ from tests.support.text_packages import put_gem, put_skyrl_gym
 
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnvEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.operators_file import (
+    EnvironmentsFileInvalid,
+    load_environments,
+)
+from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
-from rolloutpool_worker.environments.gem import GemEnvironment
-from rolloutpool_worker.environments.http import HttpEnvironment
-from rolloutpool_worker.environments.openenv import OpenEnvEnvironment
-from rolloutpool_worker.environments.operators_file import EnvironmentsFileInvalid, load_environments
-from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.plugins import NameTaken
 
 GOOD = """

@@ -10,7 +10,7 @@ from tests.support.games import GUESS
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker import plugin_errors
-from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.capabilities.foreign_environments.mcp import McpEnvironment, McpServer
 from rolloutpool_worker.plugins import PluginBroken
 
 

@@ -14,8 +14,8 @@ from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
+from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.environments.http import HttpEnvironment, HttpServer
 from rolloutpool_worker.environments.opened import checked_opening
 
 TRANSCRIPT: list[dict[str, Any]] = [

@@ -38,9 +38,9 @@ from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls, ServerReply
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
-from rolloutpool_worker.environments.connections import ServerConnections
-from rolloutpool_worker.environments.server_calls import ServerCalls, ServerReply
 
 FULL = frozenset({429, 503})
 SAID_TO_POLICY = frozenset({400, 422})

@@ -6,9 +6,9 @@ import pytest
 from tests.support.text_packages import ENDED, put_skyrl_gym
 
 from rolloutpool_common.protocol.environments import EnvironmentChoice
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.environments import EnvironmentHost, SessionLife
-from rolloutpool_worker.environments.package import PackageGame
-from rolloutpool_worker.environments.skyrl_gym import SkyrlGymEnvironment
 
 PROMPT = [{"role": "user", "content": "What is 6 times 7?"}]
 ROW: dict[str, Any] = {"prompt": PROMPT, "reward_spec": {"ground_truth": "42"}, "other": [1]}

@@ -7,9 +7,9 @@ import pytest
 from tests.support.text_packages import GO_ON, put_gem
 from tests.support.waiting import until
 
-from rolloutpool_worker.environments import gem
-from rolloutpool_worker.environments.gem import GemEnvironment
-from rolloutpool_worker.environments.package import PackageGame
+from rolloutpool_worker.capabilities.foreign_environments import gem
+from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
 
 
 @pytest.fixture

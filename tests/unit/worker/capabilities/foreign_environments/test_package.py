@@ -9,8 +9,8 @@ import pytest
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice
+from rolloutpool_worker.capabilities.foreign_environments.package import PackageEnvironment, PackageGame, as_json
 from rolloutpool_worker.environments import EnvironmentHost, SessionLife, StepAnswer
-from rolloutpool_worker.environments.package import PackageEnvironment, PackageGame, as_json
 from rolloutpool_worker.plugins import PluginBroken
 
 

@@ -17,10 +17,10 @@ from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefu
 from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.environments import TOOL_SERVER
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments import mcp_sdk
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.mcp import McpEnvironment, McpServer
 from rolloutpool_worker.environments.base import Environment, OpenedSession, StepAnswer
-from rolloutpool_worker.environments.connections import ServerConnections
-from rolloutpool_worker.environments.mcp import McpEnvironment, McpServer
 
 
 @dataclass(frozen=True)

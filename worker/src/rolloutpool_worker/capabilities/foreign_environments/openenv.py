@@ -39,10 +39,10 @@ from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections, attempt_headers
+from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls
+from rolloutpool_worker.capabilities.foreign_environments.websocket import SessionSocket
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
-from rolloutpool_worker.environments.connections import ServerConnections, attempt_headers
-from rolloutpool_worker.environments.server_calls import ServerCalls
-from rolloutpool_worker.environments.websocket import SessionSocket
 from rolloutpool_worker.tools import ToolFailed
 
 _log = logging.getLogger(__name__)

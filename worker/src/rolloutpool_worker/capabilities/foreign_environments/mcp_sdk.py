@@ -27,7 +27,7 @@ import orjson
 from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
-from rolloutpool_worker.environments.connections import ServerConnections
+from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
 from rolloutpool_worker.plugins import PluginBroken
 
 T = TypeVar("T")

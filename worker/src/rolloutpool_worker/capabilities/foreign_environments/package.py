@@ -23,8 +23,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rolloutpool_common.protocol.environments import CrashEffect
+from rolloutpool_worker.capabilities.foreign_environments.session_thread import SessionThread
 from rolloutpool_worker.environments.base import Environment, OpenedSession, SessionScore, StepAnswer
-from rolloutpool_worker.environments.session_thread import SessionThread
 from rolloutpool_worker.plugins import PluginBroken, import_plugins
 
 
