@@ -93,6 +93,7 @@ def test_what_has_moved_can_be_imported_where_it_was() -> None:
         ("rolloutpool_common.protocol.grading", ["GraderChoice"]),
         ("rolloutpool_common.protocol.osmosis.request", ["OsmosisRequest", "Wire"]),
         ("rolloutpool_common.protocol.osmosis.response", ["OsmosisResult"]),
+        ("rolloutpool_common.protocol.overview", ["PoolOverview", "Trouble"]),
         ("rolloutpool_common.protocol.regrading", ["Regrade", "RegradeRequest"]),
         ("rolloutpool_common.protocol.push", ["PushEvent", "PushesRetried", "verify"]),
         ("rolloutpool_trainer.client.webhook", ["SignatureInvalid", "verify_push"]),

@@ -30,7 +30,6 @@ from rolloutpool_api.errors import ApiError, Rejected, answer, answer_error, ans
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.hot_routes import HotRoutes
 from rolloutpool_api.large_bodies import LargeBodies
-from rolloutpool_api.overview import Overview
 from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
     batch_list,
@@ -41,7 +40,6 @@ from rolloutpool_api.routes import (
     history,
     metrics,
     operations,
-    overview,
     rollouts,
     rows,
     runs,
@@ -126,7 +124,6 @@ def _application(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.services = services
-    app.state.overview = Overview()
     app.router.routes.extend(_routes())
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(StoreError, _store_error)
@@ -148,7 +145,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
-    modules = (batches, batch_list, rows, history, runs, operations, overview, forks)
+    modules = (batches, batch_list, rows, history, runs, operations, forks)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):

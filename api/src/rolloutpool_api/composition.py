@@ -40,9 +40,10 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.osmosis import routes as osmosis
+    from rolloutpool_api.capabilities.overview import routes as overview
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (engines.router, harness.router, *grading.routers, webhooks.router, osmosis.router)
+    return (engines.router, harness.router, *grading.routers, webhooks.router, osmosis.router, overview.router)
 
 
 @cache

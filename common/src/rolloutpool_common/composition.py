@@ -15,6 +15,7 @@ from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderFiel
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessReportField
 from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
+from rolloutpool_common.capabilities.overview.stored import StoredOverview
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
 from rolloutpool_common.capability import StoredCapability
@@ -22,7 +23,10 @@ from rolloutpool_common.capability import StoredCapability
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
-CAPABILITIES: tuple[StoredCapability, ...] = (StoredEngines(), Harness(), Grading(), Webhooks(), StoredOsmosis())
+CAPABILITIES: tuple[StoredCapability, ...] = (
+    *(StoredEngines(), Harness(), Grading(), Webhooks()),
+    *(StoredOsmosis(), StoredOverview()),
+)
 
 
 class BatchRequestFields(DeliveryField):

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from rolloutpool_api.errors import NotReady
 from rolloutpool_api.readiness import examine, silence
 from rolloutpool_api.services import ApiServices
+from rolloutpool_common.capabilities.overview.wire import PoolFigures, PoolOverview, Trouble
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
-from rolloutpool_common.protocol.overview import PoolFigures, PoolOverview, Trouble
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor

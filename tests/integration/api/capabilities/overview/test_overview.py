@@ -9,10 +9,11 @@ from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch
 from tests.support.scripted_worker import ScriptedWorker
 
-from rolloutpool_api import overview, readiness
+from rolloutpool_api import readiness
+from rolloutpool_api.capabilities.overview import troubles
+from rolloutpool_common.capabilities.overview.wire import PoolOverview
 from rolloutpool_common.errors import TrainerUnreachable
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.overview import PoolOverview
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Store
@@ -23,7 +24,7 @@ DOWN = "http://127.0.0.1:8081"
 
 @pytest.fixture(autouse=True)
 def not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "CACHED_SECONDS", 0.0)
+    monkeypatch.setattr(troubles, "CACHED_SECONDS", 0.0)
 
 
 async def submit(client: httpx.AsyncClient, count: int = 2, name: str | None = None) -> str:
@@ -168,7 +169,7 @@ async def test_tenants_see_their_own_and_operators_see_all(redis_url: str, store
 
 
 async def test_many_readers_cost_one_look(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "CACHED_SECONDS", 60.0)
+    monkeypatch.setattr(troubles, "CACHED_SECONDS", 60.0)
     first = await look(client)
     await submit(client)
     assert await look(client) == first

@@ -1,0 +1,1 @@
+"""What is wrong in a pool now: `wire` has the answer of `GET /v1/overview`."""
