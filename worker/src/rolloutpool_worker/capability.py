@@ -129,6 +129,8 @@ class OpenCapability:
     """What it does beside the rollouts."""
     policies: Mapping[EndpointProtocol, Callable[[PolicyParts], Awaitable[Policy]]] = MappingProxyType({})
     """Who samples a rollout, by what stands at its URL."""
+    messages_policy: Callable[[Asking, list[dict[str, Any]]], Policy] | None = None
+    """Who samples a rollout of messages alone, which is shown these tools."""
     trace: Callable[[Claim], RolloutTrace] | None = None
     """Follows an attempt at any rollout; None where the operator wants no traces."""
     tool_servers: "Environment | None" = None

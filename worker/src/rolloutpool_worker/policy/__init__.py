@@ -4,7 +4,6 @@
 | --- | --- |
 | `asking` | what an attempt asks its policy with |
 | `callback` | one rollout's way to its trainer: writes a turn's request, repeats a failed call, parses the reply |
-| `chat` | the same for a controller of the Osmosis wire, which answers without ids |
 | `body` | a turn's request body and its digest |
 | `endpoint` | one call to a trainer, and our error for each way in which it can fail |
 | `reply` | a reply, parsed and checked |
@@ -28,7 +27,6 @@ from rolloutpool_worker.policy.asking import Asking
 from rolloutpool_worker.policy.body import MessageBytes, TurnBody
 from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
 from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
-from rolloutpool_worker.policy.chat import ChatChannel
 from rolloutpool_worker.policy.http1 import Http1Client
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
 from rolloutpool_worker.policy.repeated_echo import EchoText
@@ -42,7 +40,6 @@ __all__ = [
     "Asking",
     "Breakers",
     "CallbackChannel",
-    "ChatChannel",
     "Echo",
     "EchoText",
     "Http1Client",

@@ -3,7 +3,7 @@
 - A trainer's callback (`CallbackPolicy`) renders the prompts itself. Its echoes are checked, and masks are planned.
 - An engine is asked with ids by a capability, which makes the policy. The first prompt is rendered here, so it shows
   the tools that the rollout may call.
-- A controller of the Osmosis wire (`ChatPolicy`) answers with messages alone. There is no tokenizer, and no token.
+- What answers with messages alone is asked by a capability. There is no tokenizer, and no token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.capability import PolicyParts
 from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
-from rolloutpool_worker.conversation.chat_policy import ChatPolicy
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Asking, CallbackChannel, ChatChannel
+from rolloutpool_worker.policy import Asking, CallbackChannel
 from rolloutpool_worker.recorded import RecordedCallback, Script
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
@@ -63,9 +63,9 @@ class Policies:
             spec, asking = _sampling(spec, changed), replace(asking, spec=_sampling(asking.spec, changed))
         own = [tool.shown for tool in self._tools.values()] if shown is None else list(shown)
         if tokenizer is None:
-            chat = ChatChannel(asking, services.trainers)
-            chat.shown = own
-            return ChatPolicy(chat)
+            if services.messages_policy is None:
+                raise RequestFault("this worker asks nobody who answers with messages alone")
+            return services.messages_policy(asking, own)
         if spec.token_in:
             return await services.policies[spec.protocol](PolicyParts(claim, spec, asking, tokenizer, own, script))
         if shown is None and spec.environment is None:

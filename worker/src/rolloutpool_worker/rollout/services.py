@@ -209,6 +209,10 @@ class Services:
         """Their parts of this process, in order."""
         self.policies = {kind: of for one in self.capabilities.values() for kind, of in one.policies.items()}
         """Who makes the policy of a rollout that no callback samples, by its protocol."""
+        self.messages_policy = next(
+            (one.messages_policy for one in self.capabilities.values() if one.messages_policy is not None), None
+        )
+        """Who makes the policy of a rollout without tokens."""
         self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
         named = [one.tool_servers for one in self.capabilities.values() if one.tool_servers is not None]
         self.environments = EnvironmentHost(

@@ -11,10 +11,10 @@ from tests.support.conversations import claim_of
 
 from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
 from rolloutpool_common.security.targets import Targets
+from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel, parse_chat_reply
 from rolloutpool_worker.policy import (
     Asking,
     Breakers,
-    ChatChannel,
     Http1Client,
     MessageBytes,
     Resolver,
@@ -22,7 +22,6 @@ from rolloutpool_worker.policy import (
     TurnClient,
 )
 from rolloutpool_worker.policy.breaker import FAILURES, TrainerDown
-from rolloutpool_worker.policy.chat import parse_chat_reply
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 NORMAL = {"content": None, "tool_calls": None, "tool_call_id": None}

@@ -1,4 +1,4 @@
-"""ChatPolicy: a chat endpoint that answers with a message and without ids (`policy/chat.py`).
+"""ChatPolicy: a chat endpoint that answers with a message and without ids (`channel`).
 
 There is no mask to plan, and the ledger stays empty (`NoTokens`). The plan that is journaled is the digest of the
 request: a worker that would send another request notices it (`RequestChanged`). Each turn counts as `unverified`.
@@ -12,10 +12,11 @@ from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import ChatChannel, Reply, TurnCall
+from rolloutpool_worker.policy import Reply, TurnCall
 
 
 class NoTokens(TokenTrack):

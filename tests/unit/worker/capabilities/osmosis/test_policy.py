@@ -9,11 +9,12 @@ from rolloutpool_common.errors import RequestChanged
 from rolloutpool_common.protocol.drift import DriftLabel
 from rolloutpool_common.protocol.journal import PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
+from rolloutpool_worker.capabilities.osmosis.policy import ChatPolicy, NoTokens
 from rolloutpool_worker.conversation.branch import Branch
-from rolloutpool_worker.conversation.chat_policy import ChatPolicy, NoTokens
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.history import History
-from rolloutpool_worker.policy import Asking, Breakers, ChatChannel, Reply, TurnCall, TurnClient
+from rolloutpool_worker.policy import Asking, Breakers, Reply, TurnCall, TurnClient
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 5 + 3"}]

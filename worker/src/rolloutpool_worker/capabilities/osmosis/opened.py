@@ -1,0 +1,29 @@
+"""The Osmosis wire, as a worker process uses it."""
+
+from typing import Any
+
+from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
+from rolloutpool_worker.capabilities.osmosis.policy import ChatPolicy
+from rolloutpool_worker.capability import OpenCapability, WorkerCapability, WorkerDoor
+from rolloutpool_worker.conversation.branch import Policy
+from rolloutpool_worker.policy import Asking
+
+
+class OpenOsmosis(OpenCapability):
+    """The part of one process: controllers are asked."""
+
+    def messages_policy(self, asking: Asking, tools: list[dict[str, Any]]) -> Policy:
+        """Makes the policy of a rollout that has no tokens."""
+        channel = ChatChannel(asking)
+        channel.shown = tools
+        return ChatPolicy(channel)
+
+
+class WorkerOsmosis(WorkerCapability):
+    """A controller samples a rollout, and keeps its ids."""
+
+    name = "osmosis"
+
+    def open(self, door: WorkerDoor) -> OpenOsmosis:
+        """Makes the part of a process."""
+        return OpenOsmosis()
