@@ -35,6 +35,7 @@ from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_api.metrics import families
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common import errors
+from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.capabilities.grading import errors as grading
 from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest
 from rolloutpool_common.outcomes import Category, FinishReason
@@ -42,7 +43,6 @@ from rolloutpool_common.process.metrics import counted, histograms
 from rolloutpool_common.process.settings import ActorSettings
 from rolloutpool_common.protocol import turn_headers
 from rolloutpool_common.protocol.batch import BatchRequest, Priority, RolloutItem
-from rolloutpool_common.protocol.fork import ForkRequest
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.result import RolloutResult, TurnSummary
 from rolloutpool_common.protocol.rows import ROW_FIELDS

@@ -6,9 +6,9 @@ from typing import Any
 from tests.support.batches import OWNER, uids_of
 from tests.support.inside_worker import InsideWorker
 
-from rolloutpool_api.forks import plan_fork
+from rolloutpool_api.capabilities.forks.plan import plan_fork
 from rolloutpool_api.restrictions import Restrictions
-from rolloutpool_common.protocol.fork import ForkRequest
+from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.protocol.result import RolloutResult, Sample, encode_result
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import NewBatch

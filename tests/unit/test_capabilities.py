@@ -90,6 +90,7 @@ def test_what_has_moved_can_be_imported_where_it_was() -> None:
             "rolloutpool_common.protocol.attachments",
             ["AttachedPiece", "AttachmentKind", "AttachmentLack", "AttachmentsReport", "RolloutAttachments"],
         ),
+        ("rolloutpool_common.protocol.fork", ["ForkRequest"]),
         ("rolloutpool_common.protocol.grading", ["GraderChoice"]),
         ("rolloutpool_common.protocol.osmosis.request", ["OsmosisRequest", "Wire"]),
         ("rolloutpool_common.protocol.osmosis.response", ["OsmosisResult"]),

@@ -37,13 +37,15 @@ COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotation
 def routers() -> tuple[APIRouter, ...]:
     """Returns the routes, for the application."""
     from rolloutpool_api.capabilities.engines import routes as engines
+    from rolloutpool_api.capabilities.forks import routes as forks
     from rolloutpool_api.capabilities.grading import routes as grading
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.osmosis import routes as osmosis
     from rolloutpool_api.capabilities.overview import routes as overview
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    return (engines.router, harness.router, *grading.routers, webhooks.router, osmosis.router, overview.router)
+    modules = (engines, harness, webhooks, osmosis, overview, forks)
+    return (*(one.router for one in modules), *grading.routers)
 
 
 @cache

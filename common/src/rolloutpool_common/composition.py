@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.engines.stored import StoredEngines
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
+from rolloutpool_common.capabilities.forks.stored import StoredForks
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 CAPABILITIES: tuple[StoredCapability, ...] = (
     *(StoredEngines(), Harness(), Grading(), Webhooks()),
-    *(StoredOsmosis(), StoredOverview()),
+    *(StoredOsmosis(), StoredOverview(), StoredForks()),
 )
 
 

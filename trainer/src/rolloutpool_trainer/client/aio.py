@@ -229,7 +229,8 @@ class AsyncRolloutClient(AsyncClientParts):
             n: How many forks; several are a group.
             seed: Of the first fork's sampling; the next ones count on from it.
             idempotency_key: As for `submit`.
-            options: Other fields of `rolloutpool_common.protocol.fork.ForkRequest`, such as `callback_api_key`.
+            options: Other fields of `rolloutpool_common.capabilities.forks.wire.ForkRequest`, such as a
+                `callback_api_key`.
 
         Returns:
             The batch of the forks.

@@ -20,11 +20,11 @@ from rolloutpool_api.errors import Conflict, Rejected
 from rolloutpool_api.fault_list import FaultList
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.submission import plan_batch
+from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.endpoint import EndpointOptions, EndpointProtocol
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.errors import Fault
-from rolloutpool_common.protocol.fork import ForkRequest
 from rolloutpool_common.protocol.journal import (
     EnvironmentRecord,
     JournalRecord,

@@ -7,15 +7,15 @@ from fastapi import APIRouter, Header, Response
 
 from rolloutpool_api.access import Submitter
 from rolloutpool_api.body import StrictRoute, off_loop
+from rolloutpool_api.capabilities.forks.plan import plan_fork
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Conflict
-from rolloutpool_api.forks import plan_fork
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.routes.rollouts import RolloutName, find_uid, unknown_rollout
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_api.submission import batch_key
+from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.protocol.batch import BatchAccepted
-from rolloutpool_common.protocol.fork import ForkRequest
 from rolloutpool_common.security.api_keys import KeyScope
 from rolloutpool_common.store import IdempotencyKeyReused, keys
 

@@ -13,9 +13,9 @@ from tests.support.journals import observation_record, turn_record
 from tests.support.kept_journals import OF_RELEASE_0_2, carrying
 
 from rolloutpool_api.errors import Conflict, Rejected
+from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentFacts, EnvironmentStep
-from rolloutpool_common.protocol.fork import ForkRequest
 from rolloutpool_common.protocol.journal import EditRecord, EnvironmentRecord, JournalRecord
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ReplayRecord
