@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from rolloutpool_api.capabilities.grading.checks import GraderCheck
 from rolloutpool_api.capabilities.harness.checks import HarnessCheck
 from rolloutpool_api.checks import Check
-from rolloutpool_api.rows import Figures
 from rolloutpool_common.capabilities.grading.annotating import AnnotationRequest
 from rolloutpool_common.capabilities.grading.annotations import scalars
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
@@ -24,6 +23,8 @@ from rolloutpool_common.store import Store
 if TYPE_CHECKING:
     from rolloutpool_api.other_wire import OtherWire
 
+Figures = Mapping[str, Mapping[int, float]]
+"""Further columns of a table: by name, then by the rollout's index."""
 HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
 CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
@@ -42,9 +43,10 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.osmosis import routes as osmosis
     from rolloutpool_api.capabilities.overview import routes as overview
+    from rolloutpool_api.capabilities.tables import routes as tables
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    modules = (engines, harness, webhooks, osmosis, overview, forks)
+    modules = (engines, harness, webhooks, osmosis, overview, forks, tables)
     return (*(one.router for one in modules), *grading.routers)
 
 

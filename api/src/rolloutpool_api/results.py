@@ -15,13 +15,14 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 import orjson
 
 from rolloutpool_api.errors import BadCursor
-from rolloutpool_api.rows import summaries
 from rolloutpool_api.services import ApiServices
+from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store.records import EndedRollout
 
 View = Literal["full", "summary"]
@@ -115,4 +116,13 @@ async def read_summaries(services: ApiServices, batch_id: str, ended: Sequence[E
     """Reads the rows of at most `CHUNK` rollouts that have ended."""
     indexes = [item.index for item in ended]
     rows, groups = await services.store.rows.some(batch_id, indexes)
-    return summaries(batch_id, indexes, rows, groups)
+    return [
+        {
+            "index": index,
+            "uid": f"{batch_id}-{index}",
+            "group": group,
+            # A row that an older version wrote may be shorter.
+            **dict(zip_longest(ENDED_FIELDS, row[: len(ENDED_FIELDS)])),
+        }
+        for index, row, group in zip(indexes, rows, groups, strict=True)
+    ]

@@ -17,18 +17,16 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import orjson
 
+from rolloutpool_api.composition import Figures
 from rolloutpool_api.errors import BadCursor
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS
 from rolloutpool_common.store.rows import StoredTable
 
 Column = Sequence[Any]
-Figures = Mapping[str, Mapping[int, float]]
-"""Further columns: by name, then by the rollout's index."""
 _CONDITION = re.compile(r"([a-z_]+(?:\.[A-Za-z0-9_.-]+)?)(>=|<=|!=|=|>|<|~)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
@@ -112,22 +110,6 @@ def columns_of(table: StoredTable, batch_id: str, figures: Figures, fields: Sequ
             # A row that an older version wrote may be shorter.
             made[name] = [row[place] if place < len(row) else None for row in table.rows]
     return made
-
-
-def summaries(
-    batch_id: str, indexes: Sequence[int], rows: Sequence[Sequence[Any]], groups: Sequence[str | None]
-) -> list[dict[str, Any]]:
-    """Makes of stored rows what `view=summary` shows: all fields of each, without further columns."""
-    return [
-        {
-            "index": index,
-            "uid": f"{batch_id}-{index}",
-            "group": group,
-            # A row that an older version wrote may be shorter.
-            **dict(zip_longest(ENDED_FIELDS, row[: len(ENDED_FIELDS)])),
-        }
-        for index, row, group in zip(indexes, rows, groups, strict=True)
-    ]
 
 
 def choose(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from rolloutpool_api.capabilities.tables.choice import Choice, Condition, choose, columns_of, first_index, index_cursor
 from rolloutpool_api.errors import BadCursor
-from rolloutpool_api.rows import Choice, Condition, choose, columns_of, first_index, index_cursor
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.store.rows import StoredTable
 

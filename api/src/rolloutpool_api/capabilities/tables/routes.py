@@ -8,12 +8,20 @@ import orjson
 from fastapi import APIRouter, Query, Response
 
 from rolloutpool_api.access import Reader
-from rolloutpool_api.composition import COLUMNS
+from rolloutpool_api.capabilities.tables.choice import (
+    Column,
+    Condition,
+    choose,
+    columns_of,
+    first_index,
+    index_cursor,
+    is_field,
+)
+from rolloutpool_api.composition import COLUMNS, Figures
 from rolloutpool_api.errors import Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.routes.batches import BatchId
 from rolloutpool_api.routes.openapi_errors import errors
-from rolloutpool_api.rows import Column, Condition, Figures, choose, columns_of, first_index, index_cursor, is_field
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage

@@ -1,0 +1,1 @@
+"""The table of a batch, for people: `choice` filters, sorts and pages rows, `routes` answers with columns of them."""
