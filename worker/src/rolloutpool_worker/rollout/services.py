@@ -174,14 +174,7 @@ class Services:
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )
-        self.tokenizers = TokenizerCache(
-            settings.tokenizer_cache_size,
-            allow=settings.allowed_tokenizers or None,
-            # Who can call a pool that calls only loopback is on its machine, and can look for itself.
-            paths=settings.tokenizers if settings.allowed_targets else None,
-            trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
-            render_seconds=settings.template_cpu_seconds,
-        )
+        self.tokenizers = _tokenizers(settings)
         resolver, seconds = Resolver(settings.targets), settings.http_client_timeout
         deadlines = Deadlines()
         self.transport = transport or AiohttpTransport(resolver, timeout=seconds)
@@ -197,11 +190,7 @@ class Services:
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.trunks = Trunks(self.store)
-        self.environments = EnvironmentHost(
-            seconds=settings.tool_timeout,
-            result_bytes=settings.max_tool_result_kb * 1024,
-            tool_servers=ToolServers(settings.targets) if settings.v1_tool_servers else None,
-        )
+        self.environments = _environments(settings)
         self.drain = Drain()
         self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
@@ -236,6 +225,25 @@ class Services:
         await self.turns.aclose()
         await self.transport.aclose()
         await self.store.close()
+
+
+def _tokenizers(settings: WorkerSettings) -> TokenizerCache:
+    return TokenizerCache(
+        settings.tokenizer_cache_size,
+        allow=settings.allowed_tokenizers or None,
+        # Who can call a pool that calls only loopback is on its machine, and can look for itself.
+        paths=settings.tokenizers if settings.allowed_targets else None,
+        trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
+        render_seconds=settings.template_cpu_seconds,
+    )
+
+
+def _environments(settings: WorkerSettings) -> EnvironmentHost:
+    return EnvironmentHost(
+        seconds=settings.tool_timeout,
+        result_bytes=settings.max_tool_result_kb * 1024,
+        tool_servers=ToolServers(settings.targets) if settings.v1_tool_servers else None,
+    )
 
 
 def _tool_host(settings: WorkerSettings) -> ToolHost:
