@@ -18,6 +18,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample,
 from rolloutpool_common.rendering import TINY
 from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.workers import BEAT_SECONDS
 
 WORKER: Final = "benchmark"
@@ -66,17 +67,7 @@ async def present(store: Store) -> AsyncIterator[None]:
             await store.workers.beat(WORKER, running=0, tokenizers={})
             await asyncio.sleep(BEAT_SECONDS)
 
-    await store.workers.announce(
-        WORKER,
-        host=WORKER,
-        pid=0,
-        slots=AT_ONCE,
-        tools=[],
-        agents=[],
-        termination_strategies=[],
-        tokenizers={},
-        versions={},
-    )
+    await store.workers.announce(WORKER, Announcement(host=WORKER, pid=0, slots=AT_ONCE))
     beating = asyncio.create_task(beat())
     try:
         yield

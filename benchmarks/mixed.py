@@ -34,6 +34,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.queue.celery_app import KEY_PREFIX, queue_name
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_common.store.schema import SCHEMA_VERSION
 from rolloutpool_trainer.local.ports import free_port
@@ -99,9 +100,8 @@ class _Pool:
         for n in range(WORKERS):
             has = [MAZE] if n == 0 else []
             about: dict[str, Any] = {"tools": [], "agents": ["tool_calls"], "termination_strategies": []}
-            await self.store.workers.announce(
-                f"w{n}", host="h", pid=n, slots=SLOTS, environments=has, tokenizers={}, versions={}, **about
-            )
+            said = Announcement(host="h", pid=n, slots=SLOTS, environments=has, **about)
+            await self.store.workers.announce(f"w{n}", said)
             offer = offer_names(**about, environments=has, reads=SCHEMA_VERSION)
             self._begin(self._work(f"w{n}", digest_of(spell(offer))))
         self._begin(self._publish())

@@ -26,8 +26,9 @@ from benchmarks.fsync import server
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.store import NewBatch, NewRollout, Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.workers import BEAT_SECONDS, beat_arguments
+from rolloutpool_common.store.workers import BEAT_SECONDS, Beat
 
 AT_ONCE = 100
 TOKEN = "t" * 16
@@ -138,11 +139,11 @@ async def _crowd(url: str, workers: int) -> Row:
     about: dict[str, Any] = {"host": "h", "pid": 1, "slots": 256, "tools": [], "agents": ["tool_calls"]}
     about |= {"termination_strategies": ["task_completion"], "tokenizers": {}, "versions": {"rolloutpool-worker": "0"}}
     empty = int((await connection.redis.info("memory"))["used_memory_dataset"])
-    await _each(workers, lambda index: store.workers.announce(f"vm-{index:016x}", **about))
+    await _each(workers, lambda index: store.workers.announce(f"vm-{index:016x}", Announcement(**about)))
     held = int((await connection.redis.info("memory"))["used_memory_dataset"]) - empty
     before = await _cpu(connection)
     for _ in range(3):
-        beats = [beat_arguments(f"vm-{index:016x}", running=100, tokenizers={}) for index in range(workers)]
+        beats = [Beat(running=100, tokenizers={}).arguments(f"vm-{index:016x}") for index in range(workers)]
         await _each(workers, lambda index, told=beats: connection.script("beat", *told[index]))  # type: ignore[misc]
     beat = (await _cpu(connection) - before) / (3 * workers)
     begun, listed = time.perf_counter(), await store.workers.listed()

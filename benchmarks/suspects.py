@@ -28,6 +28,7 @@ from redis.retry import Retry
 from rolloutpool_common.protocol.journal import MaskPlan, ObservationRecord, PlannedTurn
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store, new_token
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
@@ -206,18 +207,7 @@ class _Simulation:
         return uids
 
     async def _announce(self, worker: str, role: WorkerRole) -> None:
-        await self._store.workers.announce(
-            worker,
-            role=role,
-            host="h",
-            pid=1,
-            slots=SLOTS,
-            tools=[],
-            agents=[],
-            termination_strategies=[],
-            tokenizers={},
-            versions={},
-        )
+        await self._store.workers.announce(worker, Announcement(role=role, host="h", pid=1, slots=SLOTS))
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.reconciliation import Removal
 
 OWNER = "tests"
@@ -120,19 +121,10 @@ async def announce(
     store: Store, worker: str, *, slots: int = 1, role: WorkerRole = WorkerRole.SHARED, environments: Sequence[str] = ()
 ) -> None:
     """Makes a worker known, which has these environments."""
-    await store.workers.announce(
-        worker,
-        role=role,
-        host="h",
-        pid=1,
-        slots=slots,
-        tools=[],
-        agents=["tool_calls"],
-        termination_strategies=[],
-        environments=environments,
-        tokenizers={},
-        versions={},
+    about = Announcement(
+        role=role, host="h", pid=1, slots=slots, agents=["tool_calls"], environments=list(environments)
     )
+    await store.workers.announce(worker, about)
 
 
 async def declare_dead(store: Store, worker: str, end: ProcessEnd | None = None) -> Removal:

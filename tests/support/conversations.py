@@ -14,6 +14,7 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_worker.conversation.branch import RunningAttempt
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.fork_point import ForkPoint
@@ -222,11 +223,9 @@ class InsideConversation:
         )
         tools = {tool.name: tool for tool in TOOLS.values()}
         self.conversation = Conversation(
-            self.claim,
-            journal=self.journal,
+            RunningAttempt(self.claim, self.journal, self.stop),
             policy=CallbackPolicy(cast(CallbackChannel, self.channel), self._open_tokens),
             tools=ToolRunner(tools, lenient=False, host=HOST),
-            stop=self.stop,
         )
 
     def answer(self, *answers: str | dict[str, Any] | Exception, branch: int = 0) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from tests.support.forked_worker import ForkedWorker
 
 from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.lifeline import Lifeline
+from rolloutpool_common.store.workers import Beat
 from rolloutpool_worker.process.pulse import Pulse
 
 
@@ -43,19 +45,12 @@ async def live(redis_url: str, worker_id: str) -> None:
             if not known:
                 await store.workers.announce(
                     worker_id,
+                    Announcement(host="h", pid=os.getpid(), slots=1, agents=["tool_calls"]),
                     supervisor=os.environ.get("SUPERVISOR"),
                     lifeline=lifeline.seen,
-                    host="h",
-                    pid=os.getpid(),
-                    slots=1,
-                    tools=[],
-                    agents=["tool_calls"],
-                    termination_strategies=[],
-                    tokenizers={},
-                    versions={},
                 )
                 known = True
-        pulse.turn(running=0, tokenizers={}, lifeline=lifeline.seen)
+        pulse.turn(Beat(running=0, tokenizers={}, lifeline=lifeline.seen))
         with suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 answer = await pulse.answers.get()

@@ -11,6 +11,7 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.store import Claim, Store
+from rolloutpool_common.store.announcements import Announcement
 
 OWNER = "public"
 """The owner of what is submitted without an API key."""
@@ -40,7 +41,7 @@ class ScriptedWorker:
             "own_tokenizers": ["tiny"],
             "versions": {},
         }
-        await self.store.workers.announce(self.worker_id, **{**about, **changes})
+        await self.store.workers.announce(self.worker_id, Announcement(**{**about, **changes}))
 
     async def claim(self, uid: str) -> Claim:
         claim = await self.store.rollouts.claim(uid, self.worker_id)

@@ -169,56 +169,64 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        takes_large = (scope["method"], scope["path"]) in TAKES_LARGE
-        limit = self._max_bytes if takes_large else min(self._max_bytes, FROM_BYTES)
-        announced = Headers(scope=scope).get("content-length", "0")
-        # An announced size above the limit counts as read, so the first `receive` refuses without reading.
-        seen = int(announced) if announced.isdecimal() and int(announced) > limit else 0
-        is_whole = has_answered = has_left = False
-        waited = 0.0
-
-        async def in_time() -> Message:
-            nonlocal waited
-            begun = time.monotonic()
-            try:
-                async with asyncio.timeout(GRACE_SECONDS + seen / self._min_rate - waited):
-                    return await receive()
-            except TimeoutError:
-                _log.info("body came too slowly", path=scope["path"], received=seen)
-                if has_answered:
-                    return {"type": "http.disconnect"}
-                raise HTTPException(
-                    408,
-                    f"only {seen} bytes of the body came in {waited + time.monotonic() - begun:.0f} s; send it faster, "
-                    "or lower ROLLOUTPOOL_MIN_UPLOAD_KB",
-                    headers={"Connection": "close"},
-                ) from None
-            finally:
-                waited += time.monotonic() - begun
+        body = _BoundedBody(scope, receive, self._max_bytes, self._min_rate)
 
         async def watched(message: Message) -> None:
-            nonlocal has_answered
-            has_answered = True
+            body.has_answered = True
             await send(message)
 
-        async def bounded() -> Message:
-            nonlocal seen, is_whole, has_left
-            if seen > limit:
-                message: Message = {}
-            else:
-                # What follows a whole body is the end of the connection, which may be far.
-                message = await (receive() if is_whole else in_time())
-            seen += len(message.get("body", b""))
-            if message.get("type") == "http.request":
-                is_whole = not message.get("more_body", False)
-            elif message.get("type") == "http.disconnect" and not (is_whole or has_answered or has_left):
-                # `/rollout` reads once more what could not be read, because one wire looks before the other.
-                has_left = True
-                _log.info("caller left in mid-body", path=scope["path"], received=seen)
-            # Raised while the app reads, so that the app's own handlers write the answer in the shape of the path.
-            if seen > limit:
-                mend = "send smaller batches, or raise ROLLOUTPOOL_MAX_BODY_MB" if takes_large else "send less"
-                raise HTTPException(413, f"the body is larger than {limit // 1_000_000} MB; {mend}")
-            return message
+        await self._app(scope, body.receive, watched)
 
-        await self._app(scope, bounded, watched)
+
+class _BoundedBody:
+    """The body of one request, as it comes."""
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, min_rate: float) -> None:
+        self._path: str = scope["path"]
+        self._receive = receive
+        self._takes_large = (scope["method"], self._path) in TAKES_LARGE
+        self._limit = limit = max_bytes if self._takes_large else min(max_bytes, FROM_BYTES)
+        self._min_rate = min_rate
+        announced = Headers(scope=scope).get("content-length", "0")
+        # An announced size above the limit counts as read, so the first `receive` refuses without reading.
+        self._seen = int(announced) if announced.isdecimal() and int(announced) > limit else 0
+        self._waited = 0.0
+        self._is_whole = self._has_left = self.has_answered = False
+
+    async def receive(self) -> Message:
+        """Receives the next message of the request (ASGI); raises `HTTPException` where a bound is passed."""
+        if self._seen > self._limit:
+            message: Message = {}
+        else:
+            # What follows a whole body is the end of the connection, which may be far.
+            message = await (self._receive() if self._is_whole else self._in_time())
+        self._seen += len(message.get("body", b""))
+        if message.get("type") == "http.request":
+            self._is_whole = not message.get("more_body", False)
+        elif message.get("type") == "http.disconnect" and not (self._is_whole or self.has_answered or self._has_left):
+            # `/rollout` reads once more what could not be read, because one wire looks before the other.
+            self._has_left = True
+            _log.info("caller left in mid-body", path=self._path, received=self._seen)
+        # Raised while the app reads, so that the app's own handlers write the answer in the shape of the path.
+        if self._seen > self._limit:
+            mend = "send smaller batches, or raise ROLLOUTPOOL_MAX_BODY_MB" if self._takes_large else "send less"
+            raise HTTPException(413, f"the body is larger than {self._limit // 1_000_000} MB; {mend}")
+        return message
+
+    async def _in_time(self) -> Message:
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(GRACE_SECONDS + self._seen / self._min_rate - self._waited):
+                return await self._receive()
+        except TimeoutError:
+            _log.info("body came too slowly", path=self._path, received=self._seen)
+            if self.has_answered:
+                return {"type": "http.disconnect"}
+            raise HTTPException(
+                408,
+                f"only {self._seen} bytes of the body came in {self._waited + time.monotonic() - begun:.0f} s; send it "
+                "faster, or lower ROLLOUTPOOL_MIN_UPLOAD_KB",
+                headers={"Connection": "close"},
+            ) from None
+        finally:
+            self._waited += time.monotonic() - begun

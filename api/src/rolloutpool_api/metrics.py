@@ -145,22 +145,7 @@ def families(
 ) -> Iterator[Metric]:
     """Makes all metrics of a pool."""
     yield _gauge("redis_up", "Whether Redis answered.", 1)
-    for field, (name, text) in _PLAIN.items():
-        yield CounterMetricFamily(f"rolloutpool_{name}", text, value=standing.totals.get(field, 0))
-    always_of = {"refused": [f"{cause}:{owner}" for cause in RefusalCause for owner in owners]}
-    for prefix, (name, text, labels, always) in _LABELLED.items():
-        found = {
-            field.removeprefix(f"{prefix}:"): n
-            for field, n in standing.totals.items()
-            if field.startswith(f"{prefix}:")
-        }
-        family = CounterMetricFamily(f"rolloutpool_{name}", text, labels=labels)
-        # What was counted wins over the zeros of the values that are always there.
-        for value, n in sorted({**dict.fromkeys([*always, *always_of.get(prefix, ())], 0), **found}.items()):
-            # Split once per label but the last, which may have colons of its own.
-            family.add_metric(value.split(":", len(labels) - 1), n)
-        yield family
-
+    yield from _totals(standing.totals, owners)
     yield _gauge("rollouts_open", "Rollouts that are accepted and have not ended.", standing.open)
     queued = GaugeMetricFamily(
         "rolloutpool_rollouts_queued",
@@ -192,6 +177,21 @@ def families(
             yield _gauge(gauge.name, gauge.text, standing.gauges.get(gauge.name, 0))
     yield _gauge("dead_letters", "Rollouts that killed their workers and wait for a person.", standing.dead_letters)
     yield from measured_families(measured)
+
+
+def _totals(totals: Mapping[str, int], owners: Iterable[str]) -> Iterator[Metric]:
+    """Makes the counters: of what the pool has counted since it is there."""
+    for field, (name, text) in _PLAIN.items():
+        yield CounterMetricFamily(f"rolloutpool_{name}", text, value=totals.get(field, 0))
+    always_of = {"refused": [f"{cause}:{owner}" for cause in RefusalCause for owner in owners]}
+    for prefix, (name, text, labels, always) in _LABELLED.items():
+        found = {field.removeprefix(f"{prefix}:"): n for field, n in totals.items() if field.startswith(f"{prefix}:")}
+        family = CounterMetricFamily(f"rolloutpool_{name}", text, labels=labels)
+        # What was counted wins over the zeros of the values that are always there.
+        for value, n in sorted({**dict.fromkeys([*always, *always_of.get(prefix, ())], 0), **found}.items()):
+            # Split once per label but the last, which may have colons of its own.
+            family.add_metric(value.split(":", len(labels) - 1), n)
+        yield family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

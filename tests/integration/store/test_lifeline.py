@@ -21,12 +21,12 @@ from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
 from rolloutpool_common.store.lifeline import Lifeline
-from rolloutpool_common.store.workers import BeatAnswer, beat_arguments
+from rolloutpool_common.store.workers import Beat, BeatAnswer
 
 HOLDER = """
 import sys, time
 from rolloutpool_common.store.lifeline import Lifeline
-from rolloutpool_common.store.workers import BeatAnswer, beat_arguments
+from rolloutpool_common.store.workers import Beat, BeatAnswer
 lifeline = Lifeline(sys.argv[1], "w")
 lifeline.start()
 print(lifeline.seen, flush=True)
@@ -237,7 +237,7 @@ class Counted:
         self.heard: list[BeatAnswer] = []
 
     def beat(self) -> tuple[object, ...]:
-        return beat_arguments("w", running=0, tokenizers={})
+        return Beat(running=0, tokenizers={}).arguments("w")
 
     def hear(self, answer: list[object]) -> None:
         self.heard.append(BeatAnswer.parse(answer))

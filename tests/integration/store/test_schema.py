@@ -13,6 +13,7 @@ from tests.support.forked_worker import forked
 
 from rolloutpool_common.protocol.offers import spell
 from rolloutpool_common.store import Claim, ClaimRefused, ForeignSchema, Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION
 
 VERSION_1 = {
@@ -107,17 +108,7 @@ async def test_a_pool_that_was_emptied_while_it_runs_goes_on(
     await store.workers.beat("w1", running=0, tokenizers={})
     await raw.flushall()
     await raw.script_flush()
-    await store.workers.announce(
-        "w1",
-        host="h",
-        pid=1,
-        slots=1,
-        tools=[],
-        agents=[],
-        termination_strategies=[],
-        tokenizers={},
-        versions={},
-    )
+    await store.workers.announce("w1", Announcement(host="h", pid=1, slots=1))
     assert [worker.worker_id for worker in await other.workers.known()] == ["w1"]
     assert await raw.get("rp:schema") == str(SCHEMA_VERSION)
 

@@ -9,22 +9,22 @@ from tests.support.batches import claim, submit
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import WorkerState
 from rolloutpool_common.store import Store
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.lifeline import Lifeline
 
-ABOUT = {
-    "host": "node-1",
-    "pid": 42,
-    "slots": 8,
-    "tools": [ToolDefinition(function=ToolFunction(name="add"))],
-    "agents": ["tool_calls"],
-    "termination_strategies": ["task_completion"],
-    "tokenizers": {},
-    "versions": {"python": "3"},
-}
+ABOUT = Announcement(
+    host="node-1",
+    pid=42,
+    slots=8,
+    tools=[ToolDefinition(function=ToolFunction(name="add"))],
+    agents=["tool_calls"],
+    termination_strategies=["task_completion"],
+    versions={"python": "3"},
+)
 
 
 async def announce(store: Store, worker: str) -> None:
-    await store.workers.announce(worker, **ABOUT)  # type: ignore[arg-type]
+    await store.workers.announce(worker, ABOUT)
 
 
 async def test_what_is_announced_is_known_and_beats_update_it(store: Store) -> None:
@@ -59,7 +59,7 @@ async def test_a_worker_that_is_busy_in_one_long_call_is_shown_as_stalled(
 ) -> None:
     lifeline = Lifeline(redis_url, "w")
     await asyncio.to_thread(lifeline.start)
-    await store.workers.announce("w", lifeline=lifeline.seen, **ABOUT)  # type: ignore[arg-type]
+    await store.workers.announce("w", ABOUT, lifeline=lifeline.seen)
     (info,) = await store.workers.known()
     assert (info.alive, info.state, info.lifeline) == (True, WorkerState.ALIVE, True)
     now, _ = await raw.time()
@@ -92,7 +92,7 @@ async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> Non
 
 
 async def test_a_worker_names_its_parent_and_says_whether_its_lifeline_is_seen(store: Store, raw: Redis) -> None:
-    await store.workers.announce("w", supervisor="s", lifeline=True, **ABOUT)  # type: ignore[arg-type]
+    await store.workers.announce("w", ABOUT, supervisor="s", lifeline=True)
     assert await raw.hmget("rp:worker:w", "host", "supervisor", "life") == ["node-1", "s", "1"]
     await store.workers.beat("w", running=0, tokenizers={}, lifeline=False)
     assert await raw.hmget("rp:worker:w", "supervisor", "life") == ["s", "0"]

@@ -12,6 +12,7 @@ from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
 from rolloutpool_common.security.api_keys import KeyScope
+from rolloutpool_common.store.batch_list import BatchFilter
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -44,9 +45,8 @@ async def list_batches(
     whose = owner or caller.sees
     if run is not None and whose is None:
         whose = caller.name
-    return await services.store.batch_lists.read(
-        whose, cursor=cursor, limit=limit, state=state, run=run, labels=_labels(label or []), v1=v1
-    )
+    wanted = BatchFilter(state, run, _labels(label or []), v1)
+    return await services.store.batch_lists.read(whose, cursor=cursor, limit=limit, wanted=wanted)
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

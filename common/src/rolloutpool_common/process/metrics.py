@@ -34,13 +34,23 @@ MOST_CELLS = 2_000
 """Combinations of labels that one process keeps until its report; a caller could make any number of endpoints."""
 LONGEST_LABEL = 100
 
-LONG = (0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 15, 30, 60, 120, 300, 900, 3600)
+
+class Buckets(NamedTuple):
+    """Says how the values of a histogram are counted."""
+
+    bounds: Sequence[float]
+    """Their upper bounds; the last bucket, without a bound, is added."""
+    scale: int = MICRO
+    """By what the sum is multiplied for Redis."""
+
+
+LONG = Buckets((0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 15, 30, 60, 120, 300, 900, 3600))
 """Seconds of rollouts and model calls."""
-SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SHORT = Buckets((0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10))
 """Seconds of what should take milliseconds."""
-TURNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-TOKENS = tuple(1024 * 2**n for n in range(11))
-VERSIONS = (0, 1, 2, 3, 5, 10, 20, 50, 100)
+TURNS = Buckets((1, 2, 4, 8, 16, 32, 64, 128, 256), scale=1)
+TOKENS = Buckets([1024 * 2**n for n in range(11)], scale=1)
+VERSIONS = Buckets((0, 1, 2, 3, 5, 10, 20, 50, 100), scale=1)
 
 Key = tuple[str, tuple[str, ...]]
 
@@ -94,15 +104,14 @@ class Histogram(Metric):
         name: str,
         text: str,
         *labels: str,
-        bounds: Sequence[float],
+        buckets: Buckets,
         known: Iterable[tuple[str, ...]] = (),
         by_endpoint: bool = False,
-        scale: int = MICRO,
         calls: Calls | None = None,
     ) -> None:
-        """Declares it with the upper bounds of its buckets, the last of which, without a bound, is added."""
-        super().__init__(name, text, *labels, known=known, by_endpoint=by_endpoint, scale=scale)
-        self.bounds = bounds
+        """Declares it."""
+        super().__init__(name, text, *labels, known=known, by_endpoint=by_endpoint, scale=buckets.scale)
+        self.bounds = buckets.bounds
         self.calls = calls
         self._cells: dict[Key, list[float]] = {}
 
@@ -208,33 +217,31 @@ QUEUE_SECONDS = Histogram(
     "rollout_queue_seconds",
     "From a rollout's acceptance to its first claim by a worker.",
     "priority",
-    bounds=LONG,
+    buckets=LONG,
     known=[(priority.value,) for priority in Priority],
 )
 DURATION_SECONDS = Histogram(
     "rollout_duration_seconds",
     "From the last claim of a rollout to its end, of rollouts that a worker ended.",
     "status",
-    bounds=LONG,
+    buckets=LONG,
     known=[(status.value,) for status in RolloutStatus if status.terminal],
 )
-ROLLOUT_TURNS = Histogram("rollout_turns", "Model calls of a rollout.", bounds=TURNS, known=[()], scale=1)
+ROLLOUT_TURNS = Histogram("rollout_turns", "Model calls of a rollout.", buckets=TURNS, known=[()])
 CONTEXT_TOKENS = Histogram(
-    "rollout_context_tokens", "Longest prompt with its reply of a rollout.", bounds=TOKENS, known=[()], scale=1
+    "rollout_context_tokens", "Longest prompt with its reply of a rollout.", buckets=TOKENS, known=[()]
 )
 VERSION_LAG = Histogram(
     "policy_version_lag",
     "How far the first turn's policy version was behind the newest that the worker had seen, at a rollout's end.",
-    bounds=VERSIONS,
+    buckets=VERSIONS,
     known=[()],
-    scale=1,
 )
 STALENESS = Histogram(
     "rollout_staleness",
     "How many versions a completed rollout's run was ahead of the oldest weights that sampled it, at its end.",
-    bounds=VERSIONS,
+    buckets=VERSIONS,
     known=[()],
-    scale=1,
 )
 MODEL_OUTCOMES = ("ok", "refused", "timeout", "broken", "4xx", "429", "5xx")
 """Those that every trainer can cause; there are a few more."""
@@ -243,7 +250,7 @@ MODEL_CALLS = Histogram(
     "model_call_seconds",
     "Calls of trainers, by how they ended.",
     "outcome",
-    bounds=LONG,
+    buckets=LONG,
     by_endpoint=True,
     calls=Calls("model_calls", "Calls of trainers, repetitions included.", MODEL_OUTCOMES),
 )
@@ -252,7 +259,7 @@ TOOL_CALLS = Histogram(
     "Tool calls, by how they ended.",
     "tool",
     "outcome",
-    bounds=LONG,
+    buckets=LONG,
     calls=Calls("tool_calls", "Calls of tools.", TOOL_OUTCOMES),
 )
 ENVIRONMENT_OUTCOMES = ("ok", "refused", "full", "timeout", "error", "cancelled")
@@ -263,11 +270,11 @@ ENVIRONMENT_CALLS = Histogram(
     "environment",
     "what",
     "outcome",
-    bounds=LONG,
+    buckets=LONG,
     calls=Calls("environment_calls", "What environments were asked.", ENVIRONMENT_OUTCOMES),
 )
 RENDER_SECONDS = Histogram(
-    "render_seconds", "Rendering and counting what follows a turn, waits included.", bounds=SHORT, known=[()]
+    "render_seconds", "Rendering and counting what follows a turn, waits included.", buckets=SHORT, known=[()]
 )
 PHASE_SECONDS = Counted(
     "time_seconds",
@@ -276,17 +283,17 @@ PHASE_SECONDS = Counted(
     known=[("queue",), ("tokenizer",), ("model",), ("tool",)],
     scale=MICRO,
 )
-LOOP_LAG = Histogram("event_loop_lag_seconds", "How late the event loop ran a timer.", "component", bounds=SHORT)
+LOOP_LAG = Histogram("event_loop_lag_seconds", "How late the event loop ran a timer.", "component", buckets=SHORT)
 STORE_SECONDS = Histogram(
-    "redis_seconds", "Calls of Redis by script, from the caller to its answer.", "script", bounds=SHORT
+    "redis_seconds", "Calls of Redis by script, from the caller to its answer.", "script", buckets=SHORT
 )
-RECONCILE_SECONDS = Histogram("reconcile_seconds", "Rounds of the reconciler.", bounds=SHORT, known=[()])
+RECONCILE_SECONDS = Histogram("reconcile_seconds", "Rounds of the reconciler.", buckets=SHORT, known=[()])
 HTTP_SECONDS = Histogram(
     "http_request_seconds",
     "Requests that were answered without waiting for a rollout.",
     "route",
     "method",
-    bounds=SHORT,
+    buckets=SHORT,
 )
 HTTP_REQUESTS = Counted("http_requests", "Requests that were answered.", "route", "method", "code")
 CPU_SECONDS = Counted("process_cpu_seconds", "CPU time of the pool's processes.", "component", scale=MICRO)

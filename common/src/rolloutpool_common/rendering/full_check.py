@@ -31,6 +31,19 @@ _SAID = 20
 
 
 @dataclass(frozen=True, slots=True)
+class RenderedDelta:
+    """A delta, and the conversation that it continues."""
+
+    messages: Sequence[Message]
+    appended: int
+    """How many of these, the last ones, are new since the policy's turn."""
+    delta: Delta
+    """What they add."""
+    sampled: Sequence[int]
+    """The last ids of the policy's turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndedTurn:
     """The turn of the policy before the delta."""
 
@@ -60,11 +73,8 @@ _Piece = tuple[str, bool]
 
 def check_delta(
     tokenizer: ChatTokenizer,
-    messages: Sequence[Message],
-    appended: int,
-    delta: Delta,
+    made: RenderedDelta,
     *,
-    sampled: Sequence[int],
     tools: Tools | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> DeltaFault | None:
@@ -72,12 +82,12 @@ def check_delta(
 
     It costs as much as the conversation is long: 30 ms at 8,000 ids, 170 ms at 35,000.
     """
-    normal = normalise(messages)
+    normal, appended = normalise(made.messages), made.appended
     past, turn = normal[:-appended], normal[-appended - 1]
     calls = bool(turn.get("tool_calls"))
     try:
         placement, rendered = tokenizer.delta_placement(
-            messages[-appended:], history=past, tools=tools, template_kwargs=template_kwargs
+            made.messages[-appended:], history=past, tools=tools, template_kwargs=template_kwargs
         )
         full = tokenizer.render_prompt(
             [*_comparable(past[:-1], placement), rendered, *normal[-appended:]],
@@ -86,15 +96,9 @@ def check_delta(
         )
     except TemplateRefused:
         return None
-    return delta_fault(
-        tokenizer.codec,
-        full,
-        [*delta.close_ids, *delta.glue_ids],
-        EndedTurn(sampled, calls, "" if calls else text_of(turn)),
-        frozenset(tokenizer.codec.control_strings[token_id] for token_id in tokenizer.stop_ids),
-        typed=tokenizer.codec.escaper.has_edges([message["content"] for message in normal]),
-        closes=tokenizer.closes_turns,
-    )
+    typed = tokenizer.codec.escaper.has_edges([message["content"] for message in normal])
+    ended = EndedTurn(made.sampled, calls, "" if calls else text_of(turn))
+    return _delta_fault(tokenizer, full, [*made.delta.close_ids, *made.delta.glue_ids], ended, typed=typed)
 
 
 def _comparable(past: Sequence[Message], placement: Placement) -> list[Message]:
@@ -102,18 +106,11 @@ def _comparable(past: Sequence[Message], placement: Placement) -> list[Message]:
     return [m for m in past if not (placement.moves_system and m["role"] in ("system", "developer"))]
 
 
-def delta_fault(
-    codec: Codec,
-    full: Sequence[int],
-    delta: Sequence[int],
-    turn: EndedTurn,
-    stops: frozenset[str],
-    *,
-    typed: bool,
-    closes: bool,
+def _delta_fault(
+    tokenizer: ChatTokenizer, full: Sequence[int], delta: Sequence[int], turn: EndedTurn, *, typed: bool
 ) -> DeltaFault | None:
-    """Compares a delta with a full render."""
-    same = 0
+    """Compares a delta with a full render; `typed` says whether the messages may spell a part of a control string."""
+    codec, same = tokenizer.codec, 0
     while same < min(len(delta), len(full)) and delta[-1 - same] == full[-1 - same]:
         same += 1
     # With as many ids again, however the two are cut.
@@ -129,7 +126,9 @@ def delta_fault(
             rest[-1] if rest else None,
             full[len(full) - same - 1] if same < len(full) else None,
         )
-    what = _end_fault(before, _pieces(codec, turn.sampled[-_LOOKED_AT:]), ours, turn, stops, closes=closes)
+    stops = frozenset(codec.control_strings[token_id] for token_id in tokenizer.stop_ids)
+    sampled = _pieces(codec, turn.sampled[-_LOOKED_AT:])
+    what = _end_fault(before, sampled, ours, turn, stops, closes=tokenizer.closes_turns)
     if what is None:
         return None
     return DeltaFault(what, same, None, full[len(full) - same - 1] if same < len(full) else None)

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import RenderTooCostly, TemplateMissing, TokenizerLoadError
 from rolloutpool_common.rendering.render_budget import SECONDS
-from rolloutpool_common.rendering.tokenizer import ChatTokenizer
+from rolloutpool_common.rendering.tokenizer import ChatTokenizer, LoadedTokenizer
 from rolloutpool_common.rendering.transformers_compat import backend_of, repository_file
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -92,17 +92,10 @@ def load_tokenizer(
         chat.chat_template = missing_template
     if not chat.chat_template:
         raise TemplateMissing(name, "it has no chat template, so there is nothing to render messages with.")
-    templates = chat.chat_template
-    # A tokenizer may have several templates by name. Sorted, so that the hash does not depend on their order.
-    text = "\0".join(f"{k}\0{templates[k]}" for k in sorted(templates)) if isinstance(templates, dict) else templates
-    fingerprint = TokenizerFingerprint(
-        tokenizer_sha256=hashlib.sha256(path.read_bytes() if path else backend.to_str().encode()).hexdigest(),
-        template_sha256=hashlib.sha256(text.encode()).hexdigest(),
-        transformers_version=transformers.__version__,
-    )
+    fingerprint = _fingerprint(path.read_bytes() if path else backend.to_str().encode(), chat.chat_template)
+    loaded = LoadedTokenizer(name, revision, fingerprint, backend, chat, _stop_ids(where, revision))
     try:
-        stop_ids = _stop_ids(where, revision)
-        return ChatTokenizer(name, revision, fingerprint, backend, chat, stop_ids, render_seconds, doubts)
+        return ChatTokenizer(loaded, render_seconds, doubts)
     except RenderTooCostly as error:
         raise TokenizerLoadError(name, error.message) from None
 
@@ -110,6 +103,16 @@ def load_tokenizer(
 def is_path(name: str) -> bool:
     """Whether a name cannot be one of the hub, which are `name` or `owner/name`."""
     return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1 or ".." in name.split("/")
+
+
+def _fingerprint(tokenizer: bytes, templates: str | dict[str, str]) -> TokenizerFingerprint:
+    # A tokenizer may have several templates by name. Sorted, so that the hash does not depend on their order.
+    text = "\0".join(f"{k}\0{templates[k]}" for k in sorted(templates)) if isinstance(templates, dict) else templates
+    return TokenizerFingerprint(
+        tokenizer_sha256=hashlib.sha256(tokenizer).hexdigest(),
+        template_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        transformers_version=transformers.__version__,
+    )
 
 
 def _stop_ids(where: str, revision: str | None) -> tuple[int, ...]:

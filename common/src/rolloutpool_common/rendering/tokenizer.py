@@ -64,36 +64,43 @@ class RenderedConversation:
     """[T]; where each id lies in `text`, as [start, end) in characters."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """What `load_tokenizer` has read and compared."""
+
+    name: str
+    """As it was asked for: the rollouts' `tokenizer_name`."""
+    revision: str | None
+    fingerprint: TokenizerFingerprint
+    backend: Tokenizer
+    """Encodes."""
+    chat: PreTrainedTokenizerBase
+    """Renders, and never encodes."""
+    stop_ids: tuple[int, ...]
+    """Those at which the model itself stops."""
+
+
 class ChatTokenizer:
     """Renders and encodes for one model family; `load_tokenizer` makes it."""
 
-    def __init__(
-        self,
-        name: str,
-        revision: str | None,
-        fingerprint: TokenizerFingerprint,
-        backend: Tokenizer,
-        chat: PreTrainedTokenizerBase,
-        stop_ids: Iterable[int] = (),
-        render_seconds: float = SECONDS,
-        doubts: Doubts | None = None,
-    ) -> None:
-        """Use `load_tokenizer`. `chat` renders and never encodes; `backend` encodes; `stop_ids` are the model's own."""
+    def __init__(self, loaded: LoadedTokenizer, render_seconds: float = SECONDS, doubts: Doubts | None = None) -> None:
+        """Use `load_tokenizer`."""
+        chat = loaded.chat
         self.doubts = doubts or Doubts()
         """Which shapes of deltas go by the rule."""
-        self.name = name
-        """As it was loaded: the rollouts' `tokenizer_name`."""
-        self.revision = revision
-        self.fingerprint = fingerprint
+        self.name = loaded.name
+        """As it was asked for: the rollouts' `tokenizer_name`."""
+        self.revision = loaded.revision
+        self.fingerprint = loaded.fingerprint
         self._chat = chat
-        budget = RenderBudget(name, render_seconds)
+        budget = RenderBudget(loaded.name, render_seconds)
         sources = list(t.values()) if isinstance(t := chat.chat_template, dict) else [t]
         self._templates = {source: Template(chat, source, budget) for source in sources}
         self._only: str | None = sources[0] if len(sources) == 1 else None
         written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
-        self._written, self._codec = written, Codec(backend, written)
+        self._written, self._codec = written, Codec(loaded.backend, written)
         control = self._codec.control_ids
-        own_stops = (self._codec.control_strings.get(token_id) for token_id in stop_ids)
+        own_stops = (self._codec.control_strings.get(token_id) for token_id in loaded.stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
         ends = {source: find_answer_end(t, self._codec.pattern, stops) for source, t in self._templates.items()}
         self.close_token = ends[self._template(None).source].close
@@ -111,7 +118,7 @@ class ChatTokenizer:
         """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
         self._deltas = {
             source: DeltaRenderer(
-                t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), fingerprint, self.doubts
+                t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), loaded.fingerprint, self.doubts
             )
             for source, t in self._templates.items()
         }

@@ -10,6 +10,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import orjson
@@ -25,6 +26,18 @@ AT_ONCE = 500
 MOST = 10_000
 """Batches that are looked at for one page."""
 _CURSOR = re.compile(r"([0-9]{1,15})-(b[0-9a-f]{32})")
+
+
+@dataclass(frozen=True)
+class BatchFilter:
+    """Says which batches of a list are wanted."""
+
+    state: BatchState | None = None
+    run: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """All of them must be the batch's."""
+    v1: bool = False
+    """Protocol v1's batches of one rollout, instead of all others."""
 
 
 class BatchLists:
@@ -44,22 +57,20 @@ class BatchLists:
         *,
         cursor: str | None = None,
         limit: int = 100,
-        state: BatchState | None = None,
-        run: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        v1: bool = False,
+        wanted: BatchFilter | None = None,
     ) -> BatchList:
         """Reads a page of the list."""
         match = _CURSOR.fullmatch(cursor or "")
         ms, batch = match.groups() if match else ("", "")
-        wanted = [part for pair in (labels or {}).items() for part in pair]
-        named_run = "" if run is None else f"{owner}/{run}"
+        wanted = wanted or BatchFilter()
+        labels = [part for pair in wanted.labels.items() for part in pair]
+        named_run = "" if wanted.run is None else f"{owner}/{wanted.run}"
         found: list[BatchSummary] = []
         for _ in range(MOST // AT_ONCE):
             page = named(
                 await self._connection.script(
-                    *("list_batches", owner or "", int(v1), ms, batch, limit - len(found), AT_ONCE),
-                    *(state or "", named_run, *wanted),
+                    *("list_batches", owner or "", int(wanted.v1), ms, batch, limit - len(found), AT_ONCE),
+                    *(wanted.state or "", named_run, *labels),
                 )
             )
             found += [_summary(entry, float(page["now_ms"]) / 1000) for entry in page["batches"]]

@@ -1,5 +1,6 @@
 """The state of a batch: what its hash counts, and what its rollouts wait for."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import orjson
@@ -7,6 +8,7 @@ import orjson
 from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus, CancelCause, Priority, Rates
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
@@ -32,31 +34,28 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         return {k.removeprefix(prefix): int(v) for k, v in sorted(fields.items()) if k.startswith(prefix)}
 
     total, running, grading = (int(fields.get(name, 0)) for name in ("total", "running", "grading"))
-    counts = {status: int(fields.get(status, 0)) for status in _ENDED}
-    ended = sum(counts.values())
+    by_end = {status: int(fields.get(status, 0)) for status in _ENDED}
+    ended = sum(by_end.values())
     created_s = int(fields["created_ms"]) / 1000
     finished_s = int(fields["finished_ms"]) / 1000 if "finished_ms" in fields else None
     # A batch may end in the millisecond of its commit, where all of it was cancelled before.
     seconds = max((finished_s or now_s) - created_s, 1e-3)
     sampled = int(fields.get("sampled", 0))
+    # What is queued has no counter of its own, so these numbers always add up to the total.
     queued = total - running - grading - ended
-    needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
-    lacking = (await pool.look()).waits(needed, queued, read_needs(fields)) if queued else []
-    if finished_s is None and (paused := await paused_wait(connection.redis, fields["run"], total - ended)):
-        lacking = [paused]
+    counts = {RolloutStatus.QUEUED: queued, RolloutStatus.RUNNING: running, RolloutStatus.GRADING: grading, **by_end}
+    waiting: list[Waiting] = []
+    if finished_s is None:
+        paused = await paused_wait(connection.redis, fields["run"], total - ended)
+        lacking = [paused] if paused else await _lacking(pool, fields, queued)
+        waiting = [*read_waits(fields, now_s), *lacking, *stage_waits(grading)]
     return BatchStatus(
         batch_id=batch_id,
         state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
         cancelled="cancelled_ms" in fields,
         cancel_cause=CancelCause(fields["cancel_cause"].decode()) if "cancel_cause" in fields else None,
         total=total,
-        # What is queued has no counter of its own, so these numbers always add up to the total.
-        counts={
-            RolloutStatus.QUEUED: queued,
-            RolloutStatus.RUNNING: running,
-            RolloutStatus.GRADING: grading,
-            **counts,
-        },
+        counts=counts,
         progress=ended / total,
         rates=Rates(rollouts_per_second=ended / seconds, sampled_tokens_per_second=sampled / seconds),
         alignment=prefixed("alignment:"),
@@ -65,7 +64,7 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         warnings=prefixed("warning:"),
         tool_errors=prefixed("tool_error:"),
         stale=prefixed("stale:"),
-        waiting=[*read_waits(fields, now_s), *lacking, *stage_waits(grading)] if finished_s is None else [],
+        waiting=waiting,
         sampled_tokens=sampled,
         total_tokens=int(fields.get("tokens", 0)),
         turns=int(fields.get("turns", 0)),
@@ -75,3 +74,11 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         finished_at=None if finished_s is None else datetime.fromtimestamp(finished_s, UTC),
         **{k: v for capability in CAPABILITIES for k, v in capability.state(fields).items()},
     )
+
+
+async def _lacking(pool: PoolWaits, fields: Mapping[str, bytes], queued: int) -> list[Waiting]:
+    """Says what the pool lacks for the rollouts that are queued."""
+    if not queued:
+        return []
+    needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
+    return (await pool.look()).waits(needed, queued, read_needs(fields))

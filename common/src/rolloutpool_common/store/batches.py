@@ -79,26 +79,6 @@ class Batches:
         shared = self._secrets.encrypt_field(new.shared, encrypted)
         needs = BatchNeeds.of(new)
         carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
-        fields: list[Any] = ["shared", shared, "labels", orjson.dumps(new.labels)]
-        fields += ["retention_ms", int(retention_s * 1000), "tokenizers", tokenizers_field(new)]
-        fields += needs.fields()
-        for capability in CAPABILITIES:
-            if capability.mark and (asked := new.asks.get(capability.name)) is not None:
-                fields += [capability.mark, capability.marked(asked, self._secrets)]
-        if new.v1:
-            fields += ["v1", 1]
-        if (lease := new.polling_lease) is not None:
-            fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
-        if new.attaches and new.attachment_bytes:
-            fields += ["attachment_bytes", new.attachment_bytes]
-        if new.weight != 1:
-            fields += ["weight", new.weight]
-        if new.max_staleness is not None:
-            fields += ["max_staleness", new.max_staleness, "on_stale", new.on_stale]
-        if new.lease_s is not None:
-            fields += ["lease_ms", int(new.lease_s * 1000)]
-        if new.group_policy is not None:
-            fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
         run = run_key(new.owner, new.run) if new.run is not None else new.batch_id
@@ -124,7 +104,7 @@ class Batches:
             limits.memory_limit_bytes,
             len(carried),
             *carried,
-            *fields,
+            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *self._fields(new)),
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
@@ -137,6 +117,28 @@ class Batches:
             for index in committed.get("precancelled", ()):
                 await self._rollouts.cancel_at(new.batch_id, index)
         return Submitted(batch_id, created=committed["outcome"] == b"created")
+
+    def _fields(self, new: NewBatch) -> list[Any]:
+        """Lists what the batch's hash has of the request; most of it only where the request says it."""
+        fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new)]
+        for capability in CAPABILITIES:
+            if capability.mark and (asked := new.asks.get(capability.name)) is not None:
+                fields += [capability.mark, capability.marked(asked, self._secrets)]
+        if new.v1:
+            fields += ["v1", 1]
+        if (lease := new.polling_lease) is not None:
+            fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
+        if new.attaches and new.attachment_bytes:
+            fields += ["attachment_bytes", new.attachment_bytes]
+        if new.weight != 1:
+            fields += ["weight", new.weight]
+        if new.max_staleness is not None:
+            fields += ["max_staleness", new.max_staleness, "on_stale", new.on_stale]
+        if new.lease_s is not None:
+            fields += ["lease_ms", int(new.lease_s * 1000)]
+        if new.group_policy is not None:
+            fields += ["min_usable", new.group_policy.min_usable, "late", new.group_policy.late]
+        return fields
 
     async def groups(self, batch_id: str) -> list[Group]:
         """Reads the state of each group of a batch with a group policy, in order of name; empty without a policy."""

@@ -20,7 +20,7 @@ up and writes turn 3 with token 11: refused, because Redis has 22.
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rolloutpool_common.errors import WorkerFault
@@ -54,6 +54,24 @@ MAX_LOSSES = 8
 """How often a rollout may leave a worker without a result, a failure or a reason to go on elsewhere."""
 MAX_PRECANCELS = 100_000
 """How many such cancels are remembered; beyond that, the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenBack:
+    """How a rollout comes back to the queue; the header of `release.lua` says more."""
+
+    role: WorkerRole
+    """Of the worker that had it."""
+    clean: bool
+    """Whether no model call is unanswered."""
+    counter: str = ""
+    """What counts this; nothing, where it is empty."""
+    delay_s: float = 0.0
+    """Until it may run again."""
+    why: str = ""
+    """In words, for its history."""
+    tried: int = 0
+    """How many calls of its turn had failed in a row."""
 
 
 def new_token() -> str:
@@ -216,7 +234,7 @@ class Rollouts:
 
     async def release(self, claim: Claim, *, clean: bool, tried: int = 0) -> bool:
         """Gives a claimed rollout back to the queue at once, uncounted; its journal stays."""
-        return await self._requeue(claim.uid, claim.token, "", clean, 0.0, claim.role, tried=tried) >= 0
+        return await self._requeue(claim.uid, claim.token, _GivenBack(claim.role, clean, tried=tried)) >= 0
 
     async def give_back(
         self,
@@ -228,7 +246,7 @@ class Rollouts:
         why: str = "",
     ) -> bool:
         """Gives a claimed rollout back to the queue after a failure; it is counted, and waits for `delay_s` seconds."""
-        return await self._requeue(claim.uid, claim.token, counter, clean, delay_s, claim.role, why) >= 0
+        return await self._requeue(claim.uid, claim.token, _GivenBack(claim.role, clean, counter, delay_s, why)) >= 0
 
     async def abandon(
         self, uid: str, token: str, role: WorkerRole, *, clean: bool = False, delay_s: float = 0.0
@@ -238,30 +256,19 @@ class Rollouts:
         This happens through a defect, or where the store refuses a write for good. So after `MAX_LOSSES` times the
         rollout fails: it would go on in circles for ever.
         """
-        losses = await self._requeue(uid, token, "losses", clean, delay_s, role)
+        losses = await self._requeue(uid, token, _GivenBack(role, clean, "losses", delay_s))
         split = keys.split_uid(uid)
         if split is not None and losses >= MAX_LOSSES:
             lost = WorkerFault(f"{losses} attempts ended without a result or a failure; the workers' logs say why")
             await self.settle(*split, RolloutEnd.failed(lost.failure(None)))
         return losses >= 0
 
-    async def _requeue(
-        self,
-        uid: str,
-        token: str,
-        counter: str,
-        clean: bool,
-        delay_s: float,
-        role: WorkerRole,
-        why: str = "",
-        *,
-        tried: int = 0,
-    ) -> int:
+    async def _requeue(self, uid: str, token: str, back: _GivenBack) -> int:
         """Returns the new value of the counter, 0 without one; -1 where the rollout was not this worker's."""
         if (split := keys.split_uid(uid)) is None:
             return -1
-        known = [int(clean), int(delay_s * 1000), role, why[:300], tried]
-        return int(await self._connection.script("release", *split, token, "", counter, *known))
+        known = [int(back.clean), int(back.delay_s * 1000), back.role, back.why[:300], back.tried]
+        return int(await self._connection.script("release", *split, token, "", back.counter, *known))
 
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""

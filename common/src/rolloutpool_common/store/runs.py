@@ -17,7 +17,7 @@ from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.batch_list import BatchLists
+from rolloutpool_common.store.batch_list import BatchFilter, BatchLists
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 
@@ -91,10 +91,11 @@ class Runs:
     async def end_pause(self, key: str) -> list[str]:
         """Begins to cancel the batches of a run whose pause is over, and ends the pause."""
         owner, _, run = key.partition("/")
+        of_run = BatchFilter(state=BatchState.RUNNING, run=run)
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page = await self._lists.read(owner, cursor=cursor, state=BatchState.RUNNING, run=run, limit=1000)
+            page = await self._lists.read(owner, cursor=cursor, limit=1000, wanted=of_run)
             found += [batch.batch_id for batch in page.batches]
             if (cursor := page.next_cursor) is None:
                 break

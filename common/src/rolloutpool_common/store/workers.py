@@ -9,8 +9,8 @@
    stop, a new epoch.
 """
 
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,7 +18,6 @@ from redis.exceptions import ResponseError
 
 from rolloutpool_common.protocol.offers import spell
 from rolloutpool_common.protocol.process_end import ProcessEnd
-from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker, WorkerRole
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.announcements import WIRE_VERSION, Announcement, read_announcement
@@ -81,24 +80,25 @@ NO_PAUSE = Progress()
 """What a process says that got on just now."""
 
 
-def beat_arguments(
-    worker_id: str,
-    *,
-    running: int,
-    tokenizers: dict[str, dict[str, str]],
-    loading: Sequence[str] = (),
-    unloaded: Sequence[str] = (),
-    draining: bool = False,
-    lifeline: bool = False,
-    progress: Progress = NO_PAUSE,
-) -> tuple[Any, ...]:
-    """Makes what `beat.lua` is given for a beat."""
-    return (
-        *(worker_id, "running", running, "tokenizers", orjson.dumps(tokenizers), "loading", orjson.dumps(loading)),
-        *("unloaded", orjson.dumps(unloaded)),
-        *("draining", int(draining), "life", int(lifeline), "turned_ms", int(progress.turned_s * 1000)),
-        *("took_ms", int(progress.took_s * 1000), "wrote_ms", int(progress.wrote_s * 1000)),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """Holds what a worker says of itself in a beat; the fields are those of `protocol.workers.Worker`."""
+
+    running: int
+    tokenizers: dict[str, dict[str, str]]
+    loading: Sequence[str] = ()
+    unloaded: Sequence[str] = ()
+    draining: bool = False
+    lifeline: bool = False
+
+    def arguments(self, worker_id: str, progress: Progress = NO_PAUSE) -> tuple[Any, ...]:
+        """Makes what `beat.lua` is given for it."""
+        return (
+            *(worker_id, "running", self.running, "tokenizers", orjson.dumps(self.tokenizers)),
+            *("loading", orjson.dumps(self.loading), "unloaded", orjson.dumps(self.unloaded)),
+            *("draining", int(self.draining), "life", int(self.lifeline), "turned_ms", int(progress.turned_s * 1000)),
+            *("took_ms", int(progress.took_s * 1000), "wrote_ms", int(progress.wrote_s * 1000)),
+        )
 
 
 class WorkersListed(NamedTuple):
@@ -118,57 +118,27 @@ class Workers:
         self._redis = connection.redis
 
     async def announce(
-        self,
-        worker_id: str,
-        *,
-        role: WorkerRole = WorkerRole.SHARED,
-        supervisor: str | None = None,
-        lifeline: bool = False,
-        host: str,
-        pid: int,
-        slots: int,
-        tools: list[ToolDefinition],
-        agents: list[str],
-        termination_strategies: list[str],
-        environments: Sequence[str] = (),
-        tokenizers: dict[str, dict[str, str]],
-        own_tokenizers: Sequence[str] = (),
-        versions: dict[str, str],
-        **others: Sequence[str],
+        self, worker_id: str, about: Announcement, *, supervisor: str | None = None, lifeline: bool = False
     ) -> None:
-        """Makes the worker known, with its first beat. The fields are those of `protocol.workers.Worker`, and two.
+        """Makes the worker known, with its first beat.
 
-        `others` are the plug-ins of capabilities, by the field that lists them.
-        `supervisor` is the id of its parent, which holds the lifeline `sup:{id}` and reports the worker's end; None
-        where it has no such parent. `lifeline` says whether its own lifeline is seen; if not, the reconciler goes by
-        its beats alone.
+        Args:
+            worker_id: Its id.
+            about: What it says of itself. Which build says so is filled in here.
+            supervisor: The id of its parent, which holds the lifeline `sup:{id}` and reports the worker's end; None
+                where it has no such parent.
+            lifeline: Whether its own lifeline is seen; if not, the reconciler goes by its beats alone.
         """
-        about = {
-            "role": role,
-            "host": host,
-            "pid": pid,
-            "slots": slots,
-            "tools": [tool.model_dump() for tool in tools],
-            "agents": agents,
-            "termination_strategies": termination_strategies,
-            "environments": list(environments),
-            "reads": SCHEMA_VERSION,
-            "tokenizers": tokenizers,
-            "own_tokenizers": list(own_tokenizers),
-            "versions": versions,
-            "wire": WIRE_VERSION,
-            **{name: list(names) for name, names in others.items()},
-            "started_at": time.time(),
-        }
-        offer = spell(Announcement.model_validate(about).offer())
-        if role is WorkerRole.ISOLATED:
+        about = about.model_copy(update={"wire": WIRE_VERSION, "reads": SCHEMA_VERSION})
+        if about.role is WorkerRole.ISOLATED:
             # First, so that it is never counted among the workers that can start one like it (`trials.py`).
             with store_errors():
                 await self._redis.sadd(keys.ISOLATED, worker_id)
         # The others have fields of their own, because scripts and the reconciler read them often.
         await self._connection.script(
-            *("beat", worker_id, "about", orjson.dumps(about), "running", 0, "offer", offer),
-            *("host", host, "supervisor", supervisor or "", "life", int(lifeline)),
+            *("beat", worker_id, "about", orjson.dumps(about.model_dump()), "running", 0),
+            *("offer", spell(about.offer()), "host", about.host),
+            *("supervisor", supervisor or "", "life", int(lifeline)),
         )
 
     async def report_end(self, worker_id: str, end: ProcessEnd) -> None:
@@ -183,12 +153,12 @@ class Workers:
             pipe.xadd(keys.FINISHED, {"batch": keys.ENDS}, maxlen=10_000)
             await pipe.execute()
 
-    async def beat(self, *told: Any, **more: Any) -> BeatAnswer:
-        """Tells Redis that the worker lives; the arguments are those of `beat_arguments`.
+    async def beat(self, worker_id: str, **told: Any) -> BeatAnswer:
+        """Tells Redis that the worker lives; the arguments are the fields of `Beat`.
 
         A worker process beats over its lifeline instead (`lifeline.py`), which depends on nothing else in the process.
         """
-        return BeatAnswer.parse(await self._connection.script("beat", *beat_arguments(*told, **more)))
+        return BeatAnswer.parse(await self._connection.script("beat", *Beat(**told).arguments(worker_id)))
 
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back all of its claims."""

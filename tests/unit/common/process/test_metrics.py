@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rolloutpool_common.process.metrics import MOST_CELLS, OTHER, SEPARATOR, Counted, Histogram, Level, Metric
+from rolloutpool_common.process.metrics import MOST_CELLS, OTHER, SEPARATOR, Buckets, Counted, Histogram, Level, Metric
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def undeclared() -> Iterator[None]:
 
 @pytest.fixture
 def seconds() -> Histogram:
-    return Histogram("seconds", "A test's.", "outcome", bounds=(0.1, 1), by_endpoint=True)
+    return Histogram("seconds", "A test's.", "outcome", buckets=Buckets((0.1, 1)), by_endpoint=True)
 
 
 def test_a_value_is_in_the_first_bucket_that_holds_it(seconds: Histogram) -> None:

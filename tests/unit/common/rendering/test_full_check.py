@@ -10,7 +10,7 @@ from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
 from rolloutpool_common.rendering.errors import TemplateRefused
-from rolloutpool_common.rendering.full_check import DeltaFault, check_delta
+from rolloutpool_common.rendering.full_check import DeltaFault, RenderedDelta, check_delta
 
 Message = dict[str, Any]
 
@@ -57,7 +57,7 @@ def sampled_texts(name: str, history: list[Message]) -> list[str]:
 def check(
     tokenizer: ChatTokenizer, history: list[Message], new: list[Message], sampled: list[int], delta: Delta, **more: Any
 ) -> DeltaFault | None:
-    return check_delta(tokenizer, [*history, *new], len(new), delta, sampled=sampled, **more)
+    return check_delta(tokenizer, RenderedDelta([*history, *new], len(new), delta, sampled), **more)
 
 
 @pytest.mark.parametrize("case", CONVERSATIONS)

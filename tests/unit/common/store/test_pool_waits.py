@@ -8,6 +8,7 @@ from tests.support.batches import OWNER, claim, submit
 
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Store, pool_waits
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.workers import Workers
 
 TOKENIZER = "rolloutpool/tiny"
@@ -20,8 +21,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def announce(store: Store, worker_id: str, slots: int = 2) -> None:
-    about: dict[str, Any] = {"host": "h", "pid": 1, "slots": slots, "tools": [], "agents": [], "tokenizers": {}}
-    await store.workers.announce(worker_id, **about, termination_strategies=[], versions={})
+    await store.workers.announce(worker_id, Announcement(host="h", pid=1, slots=slots))
 
 
 async def waits(store: Store, uid: str) -> list[tuple[WaitsFor, str, int]]:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.endpoint_client import ANSWER, CALL, QUESTION, TOOLS, FixedTexts, ask, body, client_of, error_of
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta
-from rolloutpool_common.rendering.full_check import check_delta
+from rolloutpool_common.rendering.full_check import RenderedDelta, check_delta
 from rolloutpool_trainer.endpoint import prompt_check
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck, PromptFault
@@ -85,7 +85,7 @@ class Counted:
         delta = self._tokenizer.render_delta(messages[-1:], sampled=sampled, history=messages[:-1], tools=tools)
         if not self.right:
             delta = replace(delta, glue_ids=delta.glue_ids[1:])
-        self._check.check(messages, 1, delta, sampled=sampled, tools=tools, prompt=100)
+        self._check.check(RenderedDelta(messages, 1, delta, sampled), tools=tools, prompt=100)
         return self.looks
 
 

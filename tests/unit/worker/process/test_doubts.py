@@ -21,6 +21,7 @@ from rolloutpool_common.rendering import Delta, TokenizerCache
 from rolloutpool_common.rendering.delta import DeltaRule
 from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.store import Store, keys
+from rolloutpool_common.store.workers import Beat
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.process.doubts import SharedDoubts
@@ -206,7 +207,7 @@ async def test_a_worker_reads_doubts_before_it_takes_work_and_with_its_beats(fak
     assert "t.1" in doubts
     await worker.start()
     await store.doubts.add("w0", {"t.2": 1.0})
-    worker.pulse.turn(running=0, tokenizers={})
+    worker.pulse.turn(Beat(running=0, tokenizers={}))
     told = worker.pulse.beat()
     assert told is not None
     worker.pulse.hear(await store.connection.script("beat", *told))

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from rolloutpool_common.store.workers import Beat
 from rolloutpool_worker.process.pulse import Pulse
 
 
@@ -18,7 +19,7 @@ def said(pulse: Pulse) -> dict[str, object]:
 async def test_nothing_is_said_before_the_first_turn() -> None:
     pulse = Pulse("w", time.perf_counter)
     assert pulse.beat() is None
-    pulse.turn(running=3, tokenizers={})
+    pulse.turn(Beat(running=3, tokenizers={}))
     assert said(pulse)["running"] == 3
 
 
@@ -26,19 +27,19 @@ async def test_the_three_ages_are_of_three_things() -> None:
     now = time.perf_counter()
     pulse = Pulse("w", lambda: now - 30)
     pulse._took = now - 20
-    pulse.turn(running=0, tokenizers={})
+    pulse.turn(Beat(running=0, tokenizers={}))
     pulse._turned = now - 10
     ages = [int(str(said(pulse)[name])) // 1000 for name in ("turned_ms", "took_ms", "wrote_ms")]
     assert ages == [10, 20, 30]
     pulse.took()
-    pulse.turn(running=0, tokenizers={})
+    pulse.turn(Beat(running=0, tokenizers={}))
     ages = [int(str(said(pulse)[name])) // 1000 for name in ("turned_ms", "took_ms", "wrote_ms")]
     assert ages == [0, 0, 30]
 
 
 async def test_an_answer_that_a_thread_hears_reaches_the_loop() -> None:
     pulse = Pulse("w", time.perf_counter)
-    pulse.turn(running=0, tokenizers={})
+    pulse.turn(Beat(running=0, tokenizers={}))
     answer = [b"known", 1, b"condemned", 1, b"epoch", 4, b"stop", [b"t"], b"suspects", 0, b"doubts", 3, b"notes", 2]
     threading.Thread(target=pulse.hear, args=(answer,)).start()
     async with asyncio.timeout(10):
@@ -48,7 +49,7 @@ async def test_an_answer_that_a_thread_hears_reaches_the_loop() -> None:
 
 async def test_the_end_waits_for_a_beat_that_is_on_its_way_and_no_other_follows() -> None:
     pulse = Pulse("w", time.perf_counter)
-    pulse.turn(running=0, tokenizers={})
+    pulse.turn(Beat(running=0, tokenizers={}))
     assert pulse.beat() is not None
     ending = asyncio.create_task(pulse.end())
     await asyncio.sleep(0.05)
@@ -61,7 +62,7 @@ async def test_the_end_waits_for_a_beat_that_is_on_its_way_and_no_other_follows(
 async def test_the_end_waits_no_longer_than_a_beat_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rolloutpool_worker.process.pulse.ANSWER_SECONDS", 0.05)
     pulse = Pulse("w", time.perf_counter)
-    pulse.turn(running=0, tokenizers={})
+    pulse.turn(Beat(running=0, tokenizers={}))
     assert pulse.beat() is not None
     async with asyncio.timeout(10):
         await pulse.end()

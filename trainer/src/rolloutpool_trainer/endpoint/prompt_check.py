@@ -20,8 +20,9 @@ from typing import Any
 from cachetools import LRUCache
 
 from rolloutpool_common.protocol.messages import text_of
-from rolloutpool_common.rendering import ChatTokenizer, Delta
-from rolloutpool_common.rendering.full_check import DeltaFault, check_delta
+from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_common.rendering.full_check import DeltaFault, RenderedDelta, check_delta
+from rolloutpool_common.rendering.template import Message
 from rolloutpool_trainer.endpoint.errors import EndpointError
 
 _log = logging.getLogger(__name__)
@@ -66,36 +67,15 @@ class PromptCheck:
         self._unchecked: LRUCache[_Shape, int] = LRUCache(SHAPES)
         """Turns since the last one that was right."""
 
-    def check(
-        self,
-        messages: Sequence[dict[str, Any]],
-        appended: int,
-        delta: Delta,
-        *,
-        sampled: Sequence[int],
-        tools: list[dict[str, Any]] | None,
-        prompt: int,
-    ) -> None:
-        """Checks a turn, if it is due; raises `PromptFault` where the prompt is wrong.
-
-        The last `appended` messages are new since the last turn's reply, `delta` is what they add, and `sampled` are
-        the last ids of that turn. `prompt` is how many ids the prompt has.
-        """
-        shape = self._shape(messages, appended, tools)
+    def check(self, made: RenderedDelta, *, tools: list[dict[str, Any]] | None, prompt: int) -> None:
+        """Checks a turn, if it is due; raises `PromptFault` where the prompt, of so many ids, is wrong."""
+        shape = self._shape(made.messages, made.appended, tools)
         with self._lock:
             passed = self._unchecked.get(shape)
             if passed is not None and (not self._every or passed + 1 < self._every):
                 self._unchecked[shape] = passed + 1
                 return
-        fault = check_delta(
-            self._tokenizer,
-            messages,
-            appended,
-            delta,
-            sampled=sampled,
-            tools=tools,
-            template_kwargs=self._kwargs,
-        )
+        fault = check_delta(self._tokenizer, made, tools=tools, template_kwargs=self._kwargs)
         if fault is not None:
             error = PromptFault(fault, prompt)
             _log.error("%s: %s", self._tokenizer.name, error.message)
@@ -103,7 +83,7 @@ class PromptCheck:
         with self._lock:
             self._unchecked[shape] = 0
 
-    def _shape(self, messages: Sequence[dict[str, Any]], appended: int, tools: list[dict[str, Any]] | None) -> _Shape:
+    def _shape(self, messages: Sequence[Message], appended: int, tools: list[dict[str, Any]] | None) -> _Shape:
         first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
         rounds = sum(message["role"] == "assistant" for message in messages)
         turn, new = messages[-appended - 1], messages[-appended:]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_common.rendering import SAMPLED_TAIL, ChatTokenizer, Delta, rerender
+from rolloutpool_common.rendering.full_check import RenderedDelta
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 
@@ -92,5 +93,5 @@ class Prompter:
         """
         delta = self.delta(messages, tools, sampled, appended)
         ids = [*context, *delta.close_ids, *delta.glue_ids]
-        self.check.check(messages, appended, delta, sampled=sampled, tools=tools, prompt=len(ids))
+        self.check.check(RenderedDelta(messages, appended, delta, sampled), tools=tools, prompt=len(ids))
         return Prompt(ids, delta)

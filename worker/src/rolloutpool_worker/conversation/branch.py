@@ -122,19 +122,28 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunningAttempt:
+    """The attempt at a rollout that all branches of its conversation are part of."""
+
+    claim: Claim
+    journal: Journal
+    """Keeps the steps."""
+    stop: RolloutStop
+    """Says at each border whether it must end."""
+    trace: RolloutTrace = NO_TRACE
+
+
 class Branch:
     """One line of talk: `sample`, `append_messages`, `edit`."""
 
     def __init__(
         self,
-        claim: Claim,
+        attempt: RunningAttempt,
         messages: Sequence[dict[str, Any]],
         *,
         number: int,
-        journal: Journal,
         policy: Policy,
-        stop: RolloutStop,
-        trace: RolloutTrace,
         measures: Measures,
         fork: ForkPoint | None = None,
     ) -> None:
@@ -152,11 +161,12 @@ class Branch:
         """Its model calls that succeeded."""
         self.calling = False
         """Whether the trainer may be sampling for this branch right now."""
-        self._claim = claim
-        self._journal = journal
-        self._place = journal.place(number)
-        self._stop = stop
-        self._trace = trace
+        self._attempt = attempt
+        self._claim = attempt.claim
+        self._journal = attempt.journal
+        self._place = attempt.journal.place(number)
+        self._stop = attempt.stop
+        self._trace = attempt.trace
 
     @property
     def messages(self) -> list[dict[str, Any]]:

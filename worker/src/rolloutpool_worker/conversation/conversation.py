@@ -15,17 +15,14 @@ from rolloutpool_common.process.metrics import IN_TOOLS
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.result import Alignment, ToolTime
-from rolloutpool_common.store import Claim
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
+from rolloutpool_worker.conversation.branch import Branch, Policy, RunningAttempt, SampledTurn
 from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
-from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.measures import Measures
-from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder
+from rolloutpool_worker.drain import StoppedAtBorder
 from rolloutpool_worker.environments import SessionLife, SessionScore
 from rolloutpool_worker.tools import ToolContext, ToolRunner
-from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 LONGEST_NAME = 64
 """Characters of an environment's name among the times of tools."""
@@ -36,26 +33,21 @@ class Conversation(Branch):
 
     def __init__(
         self,
-        claim: Claim,
+        attempt: RunningAttempt,
         *,
-        journal: Journal,
         policy: Policy,
         tools: ToolRunner,
-        stop: RolloutStop,
-        trace: RolloutTrace = NO_TRACE,
         session: SessionLife | None = None,
         fork: ForkPoint | None = None,
         policy_for: Callable[[Sequence[dict[str, Any]], Mapping[str, Any]], Awaitable[Policy]] | None = None,
     ) -> None:
         """The conversation of one attempt at a rollout; `policy_for` makes policies that are told other tools."""
+        claim = attempt.claim
         super().__init__(
-            claim,
+            attempt,
             [message.wire() for message in claim.spec.messages],
             number=0,
-            journal=journal,
             policy=policy,
-            stop=stop,
-            trace=trace,
             measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace"))),
             fork=fork,
         )
@@ -86,13 +78,10 @@ class Conversation(Branch):
         (`talk_at_once`). An agent opens its branches in the same order each time.
         """
         branch = Branch(
-            self.claim,
+            self._attempt,
             normal_form(messages),
             number=len(self.branches),
-            journal=self._journal,
             policy=policy or self.policy,
-            stop=self._stop,
-            trace=self._trace,
             measures=self.measures,
         )
         self.branches.append(branch)

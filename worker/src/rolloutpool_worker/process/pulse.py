@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rolloutpool_common.store.lifeline import ANSWER_SECONDS
-from rolloutpool_common.store.workers import BeatAnswer, Progress, beat_arguments
+from rolloutpool_common.store.workers import Beat, BeatAnswer, Progress
 
 
 class Pulse:
@@ -29,15 +29,15 @@ class Pulse:
         self._worker_id = worker_id
         self._wrote_at = wrote_at
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: dict[str, Any] | None = None
+        self._told: Beat | None = None
         self._turned = self._took = time.monotonic()
         self._ended = False
         self._quiet = threading.Event()
         """Set while no beat is on its way, and no answer."""
         self._quiet.set()
 
-    def turn(self, **told: Any) -> None:
-        """Notes that the loop turns, and what the worker says of itself: the arguments of `beat_arguments`."""
+    def turn(self, told: Beat) -> None:
+        """Notes that the loop turns, and what the worker says of itself."""
         self._loop = asyncio.get_running_loop()
         self._told, self._turned = told, time.monotonic()
 
@@ -54,7 +54,7 @@ class Pulse:
             return None
         now = time.monotonic()
         progress = Progress(now - self._turned, now - self._took, time.perf_counter() - self._wrote_at())
-        return beat_arguments(self._worker_id, **self._told, progress=progress)
+        return self._told.arguments(self._worker_id, progress)
 
     def hear(self, answer: list[Any]) -> None:
         """Takes an answer to the event loop."""

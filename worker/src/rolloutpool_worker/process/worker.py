@@ -34,6 +34,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 from rolloutpool_common.process.background import BackgroundTask, end_process
 from rolloutpool_common.process.build import commit
@@ -43,8 +44,9 @@ from rolloutpool_common.protocol.offers import PLUGINS as KINDS
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import SCHEMA_SECONDS, ClaimLost, Store, StoreError
+from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.lifeline import Lifeline
-from rolloutpool_common.store.workers import BEAT_SECONDS, BeatAnswer
+from rolloutpool_common.store.workers import BEAT_SECONDS, Beat, BeatAnswer
 from rolloutpool_worker.agents.termination import TERMINATION
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.composition import PLUGINS
@@ -229,11 +231,9 @@ class WorkerProcess:
         await close_environments()
 
     async def _announce(self) -> None:
-        await self._store.workers.announce(
-            self.worker_id,
+        plugins: dict[str, Any] = {kind.announced: PLUGINS[kind.kind].names() for kind in KINDS}
+        about = Announcement(
             role=self.services.role,
-            supervisor=self.services.identity.supervisor,
-            lifeline=self._note_lifeline(),
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=self._settings.worker_slots,
@@ -248,8 +248,10 @@ class WorkerProcess:
                 "python": platform.python_version(),
                 **{name: version(name) for name in ("rolloutpool-worker", "transformers", "tokenizers", "celery")},
             },
-            **{kind.announced: PLUGINS[kind.kind].names() for kind in KINDS},
+            **plugins,
         )
+        supervisor = self.services.identity.supervisor
+        await self._store.workers.announce(self.worker_id, about, supervisor=supervisor, lifeline=self._note_lifeline())
 
     def _note_lifeline(self) -> bool:
         """Looks whether the lifeline is seen, and says in the log when that changes."""
@@ -273,7 +275,7 @@ class WorkerProcess:
 
     async def _beat(self) -> None:
         for number in itertools.count(1):
-            self.pulse.turn(
+            told = Beat(
                 running=len(self.services.claims),
                 tokenizers=self._warm_tokenizers(),
                 lifeline=self._note_lifeline(),
@@ -281,6 +283,7 @@ class WorkerProcess:
                 unloaded=self.services.tokenizer_loads.waiting(),
                 draining=self.services.drain.begun,
             )
+            self.pulse.turn(told)
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_SECONDS):
                     answer = await self.pulse.answers.get()

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.drift import NO_DRIFT
+from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.kept_journal import ResultChanged
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -29,7 +30,7 @@ from rolloutpool_common.protocol.replay import (
     ReplayReport,
     definitions_digest,
 )
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
@@ -37,6 +38,7 @@ from rolloutpool_common.store import Claim
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.capability import PolicyParts
 from rolloutpool_worker.composition import CAPABILITIES
+from rolloutpool_worker.conversation.branch import RunningAttempt
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.fork_point import ForkPoint
@@ -128,17 +130,14 @@ class Replayer:
         """Runs the agent; returns the new result, and what has stopped the run before its end."""
         claim = _claim(result, spec)
         stop, journal = RolloutStop(self._drain), Journal(None, claim, [], self._drain)
-        session, choice = None, spec.environment
-        if choice is not None:
-            environment = RecordedEnvironment(script, record, result.environment)
-            session = RecordedSession(script, environment, choice, claim.uid, claim.attempt, self._environments)
+        session = self._session(claim, script, record, result.environment)
         talk: Conversation | None = None
         outcome = RolloutEnd(result.status, FinishReason.ERROR)
         stopped: list[ReplayDifference] = []
         try:
             asked = claim if session is None else await begin_session(session, claim, journal, stop)
             tools = tools_of(spec, session)
-            talk = self._conversation(asked, script, tokenizer, tools, journal, stop, session)
+            talk = self._conversation(RunningAttempt(asked, journal, stop), script, tokenizer, tools, session)
             if record.tools_digest not in ("", definitions_digest(talk.tokens.tools)):
                 notes.append("the tools here are others than the worker had (ROLLOUTPOOL_PLUGINS names plug-ins)")
             agent = AGENTS.get(spec.agent)
@@ -165,22 +164,27 @@ class Replayer:
         if talk is None:
             return None, stopped
         fingerprint = tokenizer.fingerprint.model_dump()
-        again = await asyncio.to_thread(
-            make_result, claim, outcome, talk, tokenizer=fingerprint, tokenizer_ms=0.0, total_ms=0.0
-        )
+        again = await asyncio.to_thread(make_result, claim, outcome, talk, tokenizer=fingerprint, spans=Spans())
         return again, stopped
+
+    def _session(
+        self, claim: Claim, script: Script, record: ReplayRecord, report: EnvironmentReport | None
+    ) -> RecordedSession | None:
+        choice = claim.spec.environment
+        if choice is None:
+            return None
+        environment = RecordedEnvironment(script, record, report)
+        return RecordedSession(script, environment, choice, claim.uid, claim.attempt, self._environments)
 
     def _conversation(
         self,
-        claim: Claim,
+        attempt: RunningAttempt,
         script: Script,
         tokenizer: ChatTokenizer,
         tools: dict[str, Any],
-        journal: Journal,
-        stop: RolloutStop,
         session: RecordedSession | None,
     ) -> Conversation:
-        spec = claim.spec
+        claim, spec = attempt.claim, attempt.claim.spec
         asking = Asking(
             self._client,
             spec,
@@ -201,11 +205,9 @@ class Replayer:
             track = partial(TokenTrack, spec, tokenizer, shown, TrainerKind.UNKNOWN)
             policy = CallbackPolicy(RecordedCallback(script, asking), track)
         return Conversation(
-            claim,
-            journal=journal,
+            attempt,
             policy=policy,
             tools=RecordedTools(script, tools, lenient=spec.v1, host=self._tools),
-            stop=stop,
             session=session,
             fork=None if spec.fork is None else _fork_point(spec.fork, script),
         )

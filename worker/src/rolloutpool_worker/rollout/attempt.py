@@ -32,13 +32,13 @@ from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.journal import JournalRecord, RecordUnknown
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.result import RolloutResult
+from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS, Agent
 from rolloutpool_worker.capability import Ending
-from rolloutpool_worker.conversation.branch import Policy
+from rolloutpool_worker.conversation.branch import Policy, RunningAttempt
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
@@ -297,13 +297,10 @@ class Attempt:
 
         policy = await policy_for(None)
         talk = self._conversation = Conversation(
-            claim,
-            journal=journal,
+            RunningAttempt(claim, journal, self._stop, self.trace),
             policy=policy,
             policy_for=policy_for,
             tools=runner_of(trunk, tools, spec, services.tool_host),
-            stop=self._stop,
-            trace=self.trace,
             session=session,
             fork=None if trunk is None else trunk.fork_point(policy.open_tokens().kind),
         )
@@ -379,8 +376,7 @@ class Attempt:
             outcome,
             self._conversation,
             tokenizer=self._fingerprint,
-            tokenizer_ms=self._tokenizer_ms,
-            total_ms=(time.perf_counter() - self._start) * 1000,
+            spans=Spans(tokenizer_ms=self._tokenizer_ms, total_ms=(time.perf_counter() - self._start) * 1000),
             waited_for=self._waits.now if outcome.status is RolloutStatus.EXPIRED else None,
         )
         return self.gate.complete(result)

@@ -21,43 +21,18 @@ def make_result(
     talk: Conversation | None,
     *,
     tokenizer: dict[str, str],
-    tokenizer_ms: float,
-    total_ms: float,
+    spans: Spans,
     waited_for: Waiting | None = None,
 ) -> RolloutResult:
-    """Makes the record of what has happened, under this outcome. Only reads, so a thread may do it."""
+    """Makes the record of what has happened, under this outcome. Only reads, so a thread may do it.
+
+    `spans` have what only the attempt knows; the others are those of the claim and of the conversation.
+    """
     spec = claim.spec
-    known: dict[str, Any] = {}
-    spans = Spans(
-        queued_ms=claim.queued_ms,
-        tokenizer_ms=tokenizer_ms,
-        loop_ms=round(claim.waits.worker * 1000),
-        redis_ms=round(claim.waits.redis * 1000),
-        total_ms=total_ms,
-    )
+    own: dict[str, Any] = {"queued_ms": claim.queued_ms}
+    own |= {"loop_ms": round(claim.waits.worker * 1000), "redis_ms": round(claim.waits.redis * 1000)}
     if talk is not None:
-        measures = talk.measures
-        spans.llm_ms, spans.tools_ms = measures.llm_ms, measures.tools_ms
-        samples = _samples(talk)
-        beside = talk.policy.beside
-        kept, lacks = ({}, []) if beside is None else beside.fields(samples)
-        known = {
-            "messages": talk.messages,
-            "samples": samples,
-            "alignment": talk.alignment,
-            "drift": dict(measures.drift),
-            "warnings": [*measures.warnings(), *_token_warnings(talk), *_engine_warnings(claim, talk), *lacks],
-            "turns": measures.reported_turns(),
-            "num_llm_calls": len(measures.turns),
-            "num_tool_calls": measures.tool_calls,
-            "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),
-            "response_tokens": talk.sampled_tokens,
-            "max_context_tokens": measures.max_context,
-            "trace": measures.trace if spec.metadata.get("debug_trace") else None,
-            "environment": _report(talk),
-            **_reward(talk, outcome),
-            **kept,
-        }
+        own |= {"llm_ms": talk.measures.llm_ms, "tools_ms": talk.measures.tools_ms}
     result = RolloutResult(
         uid=claim.uid,
         rollout_id=spec.rollout_id,
@@ -70,16 +45,39 @@ def make_result(
         finish_reason=outcome.reason,
         failure=outcome.failure,
         waited_for=waited_for,
-        spans=spans,
+        spans=spans.model_copy(update=own),
         attempt=claim.attempt,
         worker=claim.worker_id,
         tokenizer=tokenizer,
         forked_from=spec.fork,
-        **known,
+        **({} if talk is None else _of_talk(talk, outcome)),
     )
     if talk is not None:
         result.replay = replay_record(claim, talk, result)
     return result
+
+
+def _of_talk(talk: Conversation, outcome: RolloutEnd) -> dict[str, Any]:
+    """Returns what the result says of the conversation."""
+    measures, samples, beside = talk.measures, _samples(talk), talk.policy.beside
+    kept, lacks = ({}, []) if beside is None else beside.fields(samples)
+    return {
+        "messages": talk.messages,
+        "samples": samples,
+        "alignment": talk.alignment,
+        "drift": dict(measures.drift),
+        "warnings": [*measures.warnings(), *_token_warnings(talk), *_engine_warnings(talk), *lacks],
+        "turns": measures.reported_turns(),
+        "num_llm_calls": len(measures.turns),
+        "num_tool_calls": measures.tool_calls,
+        "prompt_tokens": sum(turn.prompt_tokens for turn in measures.turns),
+        "response_tokens": talk.sampled_tokens,
+        "max_context_tokens": measures.max_context,
+        "trace": measures.trace if talk.spec.metadata.get("debug_trace") else None,
+        "environment": _report(talk),
+        **_reward(talk, outcome),
+        **kept,
+    }
 
 
 def _samples(talk: Conversation) -> list[Sample]:
@@ -92,9 +90,9 @@ def _token_warnings(talk: Conversation) -> list[str]:
     return list(dict.fromkeys(warning for branch in talk.branches for warning in branch.tokens.warnings))
 
 
-def _engine_warnings(claim: Claim, talk: Conversation) -> list[str]:
+def _engine_warnings(talk: Conversation) -> list[str]:
     """Lists what a trainer should know of turns that an engine has sampled."""
-    spec, found = claim.spec, []
+    spec, found = talk.spec, []
     sampling = spec.sampling_params
     shaped = sampling.temperature != 1 or sampling.top_p != 1 or bool(_SHAPING & sampling.extra().keys())
     if talk.turns and spec.reported_logprobs is LogprobsMode.RAW and shaped:

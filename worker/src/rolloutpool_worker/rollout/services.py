@@ -17,7 +17,7 @@ twice: its old claim, which can no longer write anything, and a new one.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -173,14 +173,7 @@ class Services:
         self.store = Store.open(
             settings.redis_url.get_secret_value(), max_connections=64, secrets=SecretStore.load(settings.secrets_file)
         )
-        self.tokenizers = TokenizerCache(
-            settings.tokenizer_cache_size,
-            allow=settings.allowed_tokenizers or None,
-            # Who can call a pool that calls only loopback is on its machine, and can look for itself.
-            paths=settings.tokenizers if settings.allowed_targets else None,
-            trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
-            render_seconds=settings.template_cpu_seconds,
-        )
+        self.tokenizers = _tokenizers(settings)
         resolver, seconds = Resolver(settings.targets), settings.http_client_timeout
         deadlines = Deadlines()
         self.transport = transport or AiohttpTransport(resolver, timeout=seconds)
@@ -214,12 +207,7 @@ class Services:
         )
         """Who makes the policy of a rollout without tokens."""
         self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
-        named = [one.tool_servers for one in self.capabilities.values() if one.tool_servers is not None]
-        self.environments = EnvironmentHost(
-            seconds=settings.tool_timeout,
-            result_bytes=settings.max_tool_result_kb * 1024,
-            tool_servers=named[0] if named else None,
-        )
+        self.environments = _environments(settings, self.capabilities.values())
         self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
 
     def chosen(self, spec: RolloutSpec) -> tuple[OpenCapability, ...]:
@@ -240,6 +228,26 @@ class Services:
         await self.turns.aclose()
         await self.transport.aclose()
         await self.store.close()
+
+
+def _tokenizers(settings: WorkerSettings) -> TokenizerCache:
+    return TokenizerCache(
+        settings.tokenizer_cache_size,
+        allow=settings.allowed_tokenizers or None,
+        # Who can call a pool that calls only loopback is on its machine, and can look for itself.
+        paths=settings.tokenizers if settings.allowed_targets else None,
+        trust_remote_code_for=settings.trust_remote_code_for if settings.tokenizer_trust_remote_code else (),
+        render_seconds=settings.template_cpu_seconds,
+    )
+
+
+def _environments(settings: WorkerSettings, capabilities: Iterable[OpenCapability]) -> EnvironmentHost:
+    named = [one.tool_servers for one in capabilities if one.tool_servers is not None]
+    return EnvironmentHost(
+        seconds=settings.tool_timeout,
+        result_bytes=settings.max_tool_result_kb * 1024,
+        tool_servers=named[0] if named else None,
+    )
 
 
 def _tool_host(settings: WorkerSettings) -> ToolHost:

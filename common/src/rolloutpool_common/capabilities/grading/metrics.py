@@ -9,7 +9,7 @@ GRADER_CALLS = Histogram(
     "Calls of graders, by how they ended.",
     "grader",
     "outcome",
-    bounds=LONG,
+    buckets=LONG,
     calls=Calls("grader_calls", "Calls of graders.", GRADER_OUTCOMES),
 )
 IN_GRADER = Level("grader", phase=True)

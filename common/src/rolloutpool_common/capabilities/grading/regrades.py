@@ -39,6 +39,19 @@ class RegradeJob:
     """What the annotations of the batch may take."""
 
 
+@dataclass(frozen=True)
+class SliceDone:
+    """Says what came of a slice of a regrade."""
+
+    begin: int
+    """Rollouts that were done before it."""
+    end: int
+    """Rollouts that are done with it."""
+    graded: int
+    left_out: int
+    failures: dict[str, int]
+
+
 class Regrades:
     """The regrades in one store."""
 
@@ -78,22 +91,13 @@ class Regrades:
         done = int(await self._connection.script("regrade", regrade_id, worker_id, lease_ms, "", ""))
         return None if done < 0 else done
 
-    async def note(
-        self,
-        regrade_id: str,
-        worker_id: str,
-        done: int,
-        now_done: int,
-        *,
-        graded: int,
-        left_out: int,
-        failures: dict[str, int],
-    ) -> bool:
-        """Notes what was done of a regrade."""
-        counts = {"graded": graded, "left_out": left_out, **{_FAILURE + name: n for name, n in failures.items()}}
+    async def note(self, regrade_id: str, worker_id: str, done: SliceDone) -> bool:
+        """Notes that a slice is done; False where another worker has the regrade."""
+        counts = {"graded": done.graded, "left_out": done.left_out}
+        counts |= {_FAILURE + name: n for name, n in done.failures.items()}
         fields = [part for name, n in counts.items() if n for part in (name, n)]
-        answer = await self._connection.script("regrade", regrade_id, worker_id, LEASE_MS, done, now_done, *fields)
-        return int(answer) == now_done
+        place = ("regrade", regrade_id, worker_id, LEASE_MS, done.begin, done.end)
+        return int(await self._connection.script(*place, *fields)) == done.end
 
     async def read(self, regrade_id: str) -> Regrade | None:
         """Reads how far a regrade is; None where there is no such regrade."""

@@ -9,6 +9,7 @@ Every kind of text has a word of its own (`MARK`, `SYSTEM_WORD` …), so that a 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 MARK = "quail"
@@ -29,6 +30,9 @@ TOOLS: list[dict[str, Any]] = [
         },
     }
 ]
+_THOUGHT = "<think>\nmarmot\n</think>\n\n"
+_ODD = ("", " 38 \n", "\n\n{}", "naïve 漢字 🙂", '{"a": [1, null]}')
+"""What tools may answer."""
 _MOST_WORDS = 6
 """Switch words of a template that are tried; each costs two cases."""
 
@@ -101,160 +105,97 @@ def constructs(words: Sequence[str]) -> list[Construct]:
 def _talk(words: Sequence[str]) -> list[Construct]:
     once, twice = (USER,), (USER, saying("ibex"), USER)
     switched = [text for word in words[:_MOST_WORDS] for text in (f"{word} {SYSTEM_WORD}", f"{SYSTEM_WORD} {word}")]
-    thought = "<think>\nmarmot\n</think>\n\n"
+    # A user message follows the turn.
+    asked = partial(ConstructCase, new=(NEXT,))
+
+    def construct(name: str, met: Met, *cases: ConstructCase) -> Construct:
+        return Construct(name, met, False, cases)
+
     return [
-        Construct("first prompt", Met.ALWAYS, False, (ConstructCase(once), ConstructCase(twice))),
-        Construct(
-            "user message",
-            Met.ALWAYS,
-            False,
-            tuple(ConstructCase(past, (NEXT,)) for past in (once, twice, (*twice, saying("ibex"), USER))),
+        construct("first prompt", Met.ALWAYS, ConstructCase(once), ConstructCase(twice)),
+        construct("user message", Met.ALWAYS, *map(asked, (once, twice, (*twice, saying("ibex"), USER)))),
+        construct(
+            "system message", Met.OFTEN, ConstructCase((SYSTEM, *once)), asked((SYSTEM, *once)), asked((SYSTEM, *twice))
         ),
-        Construct(
-            "system message",
-            Met.OFTEN,
-            False,
-            (
-                ConstructCase((SYSTEM, *once)),
-                ConstructCase((SYSTEM, *once), (NEXT,)),
-                ConstructCase((SYSTEM, *twice), (NEXT,)),
-            ),
-        ),
-        Construct(
+        construct(
             "switch words of the template",
             Met.OFTEN,
-            False,
-            (
-                *(ConstructCase(({**USER, "content": text},), (NEXT,)) for text in switched),
-                *(ConstructCase(({**SYSTEM, "content": text}, USER), (NEXT,)) for text in switched),
-            ),
+            *(asked(({**USER, "content": text},)) for text in switched),
+            *(asked(({**SYSTEM, "content": text}, USER)) for text in switched),
         ),
-        Construct(
+        construct(
             "thinking",
             Met.OFTEN,
-            False,
-            (
-                ConstructCase(once, (NEXT,), said=thought),
-                ConstructCase((USER, {**saying("ibex"), "reasoning_content": "marmot"}, USER), (NEXT,)),
-                ConstructCase(once, (NEXT,), template_kwargs={"enable_thinking": False}),
-                ConstructCase(once, (NEXT,), template_kwargs={"enable_thinking": True}),
-            ),
+            asked(once, said=_THOUGHT),
+            asked((USER, {**saying("ibex"), "reasoning_content": "marmot"}, USER)),
+            *(asked(once, template_kwargs={"enable_thinking": on}) for on in (False, True)),
         ),
-        Construct(
+        construct(
             "stop withheld after an answer",
             Met.ALWAYS,
-            False,
-            tuple(ConstructCase(past, (NEXT,), end=SampledEnd.WITHHELD) for past in (once, twice)),
+            *(asked(past, end=SampledEnd.WITHHELD) for past in (once, twice)),
         ),
-        Construct("other stop ids", Met.OFTEN, False, (ConstructCase(once, (NEXT,), end=SampledEnd.OTHER),)),
-        Construct(
-            "white space after the stop", Met.OFTEN, False, (ConstructCase(once, (NEXT,), end=SampledEnd.SPACE),)
-        ),
-        Construct(
+        construct("other stop ids", Met.OFTEN, asked(once, end=SampledEnd.OTHER)),
+        construct("white space after the stop", Met.OFTEN, asked(once, end=SampledEnd.SPACE)),
+        construct(
             "content in parts",
             Met.RARELY,
-            False,
-            tuple(
+            *(
                 ConstructCase(({**USER, "content": parts},), new)
                 for parts in (_parts("giraffe"), _parts("giraffe", "stork"))
                 for new in ((), ({**NEXT, "content": parts},))
             ),
         ),
-        Construct(
-            "late system message", Met.RARELY, False, (ConstructCase(once, ({"role": "system", "content": "heron"},)),)
-        ),
+        construct("late system message", Met.RARELY, ConstructCase(once, ({"role": "system", "content": "heron"},))),
     ]
 
 
 def _calls() -> list[Construct]:
     once = (USER,)
     one, two = (result(0),), (result(0), result(1))
-    odd = ("", " 38 \n", "\n\n{}", "naïve 漢字 🙂", '{"a": [1, null]}')
+    shown = partial(ConstructCase, tools=True)
+    called = partial(shown, calls=1)
+
+    def construct(name: str, met: Met, *cases: ConstructCase) -> Construct:
+        return Construct(name, met, True, cases)
+
     return [
-        Construct(
-            "tools in the first prompt",
-            Met.ALWAYS,
-            True,
-            (ConstructCase(once, tools=True), ConstructCase((SYSTEM, *once), tools=True)),
-        ),
-        Construct("tool result", Met.ALWAYS, True, (ConstructCase(once, one, calls=1, tools=True),)),
-        Construct(
-            "tool rounds",
-            Met.ALWAYS,
-            True,
-            tuple(ConstructCase(_rounds(n), one, calls=1, tools=True) for n in (1, 2, 3)),
-        ),
-        Construct(
+        construct("tools in the first prompt", Met.ALWAYS, shown(once), shown((SYSTEM, *once))),
+        construct("tool result", Met.ALWAYS, called(once, one)),
+        construct("tool rounds", Met.ALWAYS, *(called(_rounds(n), one) for n in (1, 2, 3))),
+        construct(
             "answer after a tool round",
             Met.ALWAYS,
-            True,
-            (
-                ConstructCase(_rounds(1), (NEXT,), tools=True),
-                ConstructCase((*_rounds(1), saying("ibex"), USER), one, calls=1, tools=True),
-            ),
+            shown(_rounds(1), (NEXT,)),
+            called((*_rounds(1), saying("ibex"), USER), one),
         ),
-        Construct(
+        construct(
             "parallel calls",
             Met.OFTEN,
-            True,
-            (
-                ConstructCase(once, two, calls=2, tools=True),
-                ConstructCase(_rounds(1), two, calls=2, tools=True),
-                ConstructCase(_rounds(1, calls=2), one, calls=1, tools=True),
-            ),
+            shown(once, two, calls=2),
+            shown(_rounds(1), two, calls=2),
+            called(_rounds(1, calls=2), one),
         ),
-        Construct("text beside a call", Met.OFTEN, True, (ConstructCase(once, one, calls=1, said="ibex", tools=True),)),
-        Construct(
+        construct("text beside a call", Met.OFTEN, called(once, one, said="ibex")),
+        construct(
             "thinking before a call",
             Met.OFTEN,
-            True,
-            (
-                ConstructCase(once, one, calls=1, said="<think>\nmarmot\n</think>\n\n", tools=True),
-                ConstructCase(once, one, calls=1, tools=True, template_kwargs={"enable_thinking": False}),
-                ConstructCase(once, one, calls=1, tools=True, template_kwargs={"enable_thinking": True}),
-            ),
+            called(once, one, said=_THOUGHT),
+            *(called(once, one, template_kwargs={"enable_thinking": on}) for on in (False, True)),
         ),
-        Construct(
-            "system message and tools",
-            Met.OFTEN,
-            True,
-            (
-                ConstructCase((SYSTEM, *once), one, calls=1, tools=True),
-                ConstructCase((SYSTEM, *once), (NEXT,), tools=True),
-            ),
+        construct("system message and tools", Met.OFTEN, called((SYSTEM, *once), one), shown((SYSTEM, *once), (NEXT,))),
+        construct("tools not shown", Met.OFTEN, *(ConstructCase(past, one, calls=1) for past in (once, _rounds(1)))),
+        construct(
+            "results of any text", Met.OFTEN, *(called(once, ({**result(0), "content": text},)) for text in _ODD)
         ),
-        Construct(
-            "tools not shown",
-            Met.OFTEN,
-            True,
-            (ConstructCase(once, one, calls=1), ConstructCase(_rounds(1), one, calls=1)),
-        ),
-        Construct(
-            "results of any text",
-            Met.OFTEN,
-            True,
-            tuple(ConstructCase(once, ({**result(0), "content": text},), calls=1, tools=True) for text in odd),
-        ),
-        Construct(
+        construct(
             "stop withheld after a call",
             Met.ALWAYS,
-            True,
-            tuple(
-                ConstructCase(past, one, calls=1, tools=True, end=SampledEnd.WITHHELD) for past in (once, _rounds(1))
-            ),
+            *(called(past, one, end=SampledEnd.WITHHELD) for past in (once, _rounds(1))),
         ),
-        Construct(
-            "call cut short", Met.OFTEN, True, (ConstructCase(once, one, calls=1, tools=True, end=SampledEnd.CUT),)
-        ),
-        Construct(
-            "other stop ids after a call",
-            Met.OFTEN,
-            True,
-            (ConstructCase(once, one, calls=1, tools=True, end=SampledEnd.OTHER),),
-        ),
-        Construct(
-            "result, then user message", Met.RARELY, True, (ConstructCase(once, (*one, NEXT), calls=1, tools=True),)
-        ),
+        construct("call cut short", Met.OFTEN, called(once, one, end=SampledEnd.CUT)),
+        construct("other stop ids after a call", Met.OFTEN, called(once, one, end=SampledEnd.OTHER)),
+        construct("result, then user message", Met.RARELY, called(once, (*one, NEXT))),
     ]
 
 

@@ -5,7 +5,7 @@ A loop has a round for each item that is known, and one that stands for any numb
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Undefined
 
@@ -211,15 +211,7 @@ def _known(items: Sequence[Any]) -> list[Round]:
     return [
         Round(
             value,
-            _loop(
-                i,
-                size - 1 - i,
-                size,
-                first=i == 0,
-                last=i == size - 1,
-                before=items[i - 1] if i else Undefined(),
-                behind=items[i + 1] if i + 1 < size else Undefined(),
-            ),
+            _loop(_Side(i, i == 0, items[i - 1] if i else Undefined()), _behind(items, i), size),
         )
         for i, value in enumerate(items)
     ]
@@ -228,7 +220,8 @@ def _known(items: Sequence[Any]) -> list[Round]:
 def _any(value: Unknown) -> Round:
     number, either = Unknown(value.sources, Kind.NUMBER), Unknown(value.sources, Kind.BOOL)
     near = Unknown(value.sources)
-    return Round(value, _loop(number, number, number, first=either, last=either, before=near, behind=near), many=True)
+    side = _Side(number, either, near)
+    return Round(value, _loop(side, side, number), many=True)
 
 
 def _rounds_of(items: Messages) -> list[Round]:
@@ -242,32 +235,40 @@ def _rounds_of(items: Messages) -> list[Round]:
     found: list[Round] = []
     if whole:
         value = 0 if items.indices else items.first
-        loop = _loop(0, Position(size - 1), total, first=True, last=last, before=Undefined(), behind=neighbour)
+        loop = _loop(_Side(0, True, Undefined()), _Side(Position(size - 1), last, neighbour), total)
         found.append(Round(value, loop))
-    loop = _loop(number, number, total, first=False if whole else either, last=last, before=earlier, behind=neighbour)
+    loop = _loop(_Side(number, False if whole else either, earlier), _Side(number, last, neighbour), total)
     found.append(Round(earlier, loop, many=True))
     for i, value in enumerate(items.tail):
         # Where the first message is left out, the turn may be the first.
         first = False if i or items.drop < items.least else either
-        loop = _loop(
-            Position(i - items.drop),
-            size - 1 - i,
-            total,
-            first=first,
-            last=i == size - 1,
-            before=items.tail[i - 1] if i else neighbour,
-            behind=items.tail[i + 1] if i + 1 < size else Undefined(),
-        )
-        found.append(Round(value, loop))
+        before = _Side(Position(i - items.drop), first, items.tail[i - 1] if i else neighbour)
+        found.append(Round(value, _loop(before, _behind(items.tail, i), total)))
     if not items.reverse:
         return found
     return [Round(part.value, _turned(part.loop), part.many) for part in reversed(found)]
 
 
-def _loop(index: Any, left: Any, size: Any, *, first: Any, last: Any, before: Any, behind: Any) -> Loop:
-    fields = {"index0": index, "index": _next(index), "revindex0": left, "revindex": _next(left)}
-    fields |= {"first": first, "last": last, "previtem": before, "nextitem": behind}
-    return Loop(fields | {"length": size, "depth": 1, "depth0": 0})
+class _Side(NamedTuple):
+    """What a loop says of the items on one side of the current one."""
+
+    number: Any
+    """How many there are."""
+    none: Any
+    """Whether there are none."""
+    next: Any
+    """The one next to the current item."""
+
+
+def _behind(items: Sequence[Any], place: int) -> _Side:
+    left = len(items) - 1 - place
+    return _Side(left, left == 0, items[place + 1] if left else Undefined())
+
+
+def _loop(before: _Side, behind: _Side, size: Any) -> Loop:
+    fields = {"index0": before.number, "index": _next(before.number), "first": before.none, "previtem": before.next}
+    fields |= {"revindex0": behind.number, "revindex": _next(behind.number), "last": behind.none}
+    return Loop(fields | {"nextitem": behind.next, "length": size, "depth": 1, "depth0": 0})
 
 
 def _next(index: Any) -> Any:

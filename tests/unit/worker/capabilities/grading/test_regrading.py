@@ -141,7 +141,7 @@ async def test_another_worker_goes_on_where_one_has_ended(
         note = Regrades.note
 
         async def dies(*args: Any, **kwargs: Any) -> bool:
-            if args[2] != first.services.worker_id or args[3] == 0:
+            if args[2] != first.services.worker_id or args[3].begin == 0:
                 return await note(*args, **kwargs)
             # Killed between the annotations of its second slice and the note of it.
             raise asyncio.CancelledError

@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.otlp_sink import collector
 
-from rolloutpool_worker.capabilities.tracing.sender import SpanSender
+from rolloutpool_worker.capabilities.tracing.sender import Attributes, EndedSpan, SpanSender
 
 TRACE, SPAN, PARENT = "0123456789abcdef0123456789abcdef", "0123456789abcdef", "fedcba9876543210"
 
@@ -13,17 +13,9 @@ TRACE, SPAN, PARENT = "0123456789abcdef0123456789abcdef", "0123456789abcdef", "f
 def sent(endpoint: str, count: int = 1) -> None:
     sender = SpanSender(endpoint)
     for number in range(count):
-        sender.send(
-            "chat",
-            trace_id=TRACE,
-            span_id=f"{int(SPAN, 16) + number:016x}",
-            parent_id=PARENT,
-            begun_ns=1_000,
-            ended_ns=3_000,
-            attributes={"n": 1, "name": "x"},
-            error="network_error",
-            is_call=True,
-        )
+        span_id = f"{int(SPAN, 16) + number:016x}"
+        about: Attributes = {"n": 1, "name": "x"}
+        sender.send(EndedSpan("chat", span_id, PARENT, 0.0, about, 2e-6, "network_error", is_call=True), TRACE, 1_000)
     sender.close()
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES
 from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GraderFault
-from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades
+from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades, SliceDone
 from rolloutpool_common.capabilities.grading.wire import Grade
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import Boundary, FinishReason, RolloutStatus
@@ -101,16 +101,9 @@ class _Regrading:
             added = await self._annotate(begin, graded)
             if not added:
                 self._failures["annotations_full"] += len(graded)
-            kept = await Regrades(self._door.store).note(
-                job.regrade_id,
-                self._door.worker_id,
-                begin,
-                at,
-                graded=len(graded) if added else 0,
-                left_out=len(indexes) - len(results),
-                failures=dict(self._failures),
-            )
-            if not kept:
+            left_out = len(indexes) - len(results)
+            did = SliceDone(begin, at, len(graded) if added else 0, left_out, dict(self._failures))
+            if not await Regrades(self._door.store).note(job.regrade_id, self._door.worker_id, did):
                 return
         log_event(_log, logging.INFO, "regraded", batch_id=job.batch_id, rollouts=at)
 

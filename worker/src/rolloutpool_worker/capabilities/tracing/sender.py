@@ -5,7 +5,9 @@ choose the ids itself and keep each span open meanwhile.
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,27 @@ CLOSE_SECONDS = 2.0
 SERVICE = "rolloutpool-worker"
 
 
+Attributes = Mapping[str, str | int | float | bool | Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSpan:
+    """Says what happened, from when to when."""
+
+    name: str
+    span_id: str
+    """Hex, like the other ids."""
+    parent_id: str | None
+    begun: float
+    """On the clock `time.perf_counter`."""
+    attributes: Attributes
+    """Those that are None are left out."""
+    ended: float = field(default_factory=time.perf_counter)
+    error: str | None = None
+    is_call: bool = False
+    """Whether another process was called."""
+
+
 class SpanSender:
     """Sends the spans of one process, from a thread of its own."""
 
@@ -33,35 +56,24 @@ class SpanSender:
         self._resource = Resource.create({"service.name": SERVICE})
         self._scope = InstrumentationScope("rolloutpool")
 
-    def send(
-        self,
-        name: str,
-        *,
-        trace_id: str,
-        span_id: str,
-        parent_id: str | None,
-        begun_ns: int,
-        ended_ns: int,
-        attributes: Mapping[str, str | int | float | bool | Sequence[str]],
-        error: str | None,
-        is_call: bool,
-    ) -> None:
-        """Queues a span; where the queue is full, it is dropped. Ids are hex, times are since 1970."""
+    def send(self, span: EndedSpan, trace_id: str, offset_ns: int) -> None:
+        """Queues a span; where the queue is full, it is dropped. `offset_ns` leads from its clock to the wall's."""
 
         def context(of: str) -> SpanContext:
             return SpanContext(int(trace_id, 16), int(of, 16), False, TraceFlags(TraceFlags.SAMPLED))
 
+        known = {**span.attributes, "error.type": span.error}
         self._processor.on_end(
             ReadableSpan(
-                name,
-                context(span_id),
-                None if parent_id is None else context(parent_id),
+                span.name,
+                context(span.span_id),
+                None if span.parent_id is None else context(span.parent_id),
                 self._resource,
-                attributes if error is None else {**attributes, "error.type": error},
-                kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
-                status=Status(StatusCode.UNSET if error is None else StatusCode.ERROR),
-                start_time=begun_ns,
-                end_time=ended_ns,
+                {key: value for key, value in known.items() if value is not None},
+                kind=SpanKind.CLIENT if span.is_call else SpanKind.INTERNAL,
+                status=Status(StatusCode.UNSET if span.error is None else StatusCode.ERROR),
+                start_time=int(span.begun * 1e9) + offset_ns,
+                end_time=int(span.ended * 1e9) + offset_ns,
                 instrumentation_scope=self._scope,
             )
         )

@@ -16,7 +16,7 @@ or away costs spans and nothing else. A rollout that was ended from outside has 
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -24,12 +24,10 @@ from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.protocol.result import RolloutResult, ToolTime, TurnSummary
 from rolloutpool_common.protocol.trace import span_id_of, trace_id_of, traceparent
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.capabilities.tracing.sender import SpanSender
+from rolloutpool_worker.capabilities.tracing.sender import Attributes, EndedSpan, SpanSender
 from rolloutpool_worker.tracing import RolloutTrace
 
 UNKNOWN_TOOL = "unknown"
-
-Attributes = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 class AttemptSpans(RolloutTrace):
@@ -62,28 +60,21 @@ class AttemptSpans(RolloutTrace):
                 "rolloutpool.policy_version": summary.policy_version,
                 "rolloutpool.drift": summary.drift,
             }
-        self._send(
-            "chat",
-            self._chat_id(turn),
-            self._span,
-            begun,
-            {"gen_ai.operation.name": "chat", "rolloutpool.turn": turn, **self._server, **known},
-            error=None if error is None else _name_of(error),
-            is_call=True,
-        )
+        about: Attributes = {"gen_ai.operation.name": "chat", "rolloutpool.turn": turn, **self._server, **known}
+        failed = None if error is None else _name_of(error)
+        self._send(EndedSpan("chat", self._chat_id(turn), self._span, begun, about, error=failed, is_call=True))
 
     def tools(self, turn: int, begun: float, times: Sequence[ToolTime], known: Collection[str]) -> None:
         for place, used in enumerate(times):
             name = used.name if used.name in known else UNKNOWN_TOOL
-            self._send(
-                f"execute_tool {name}",
-                span_id_of(self._claim.uid, "tool", self._claim.attempt, turn, place),
-                self._span,
-                begun,
-                {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "rolloutpool.turn": turn},
-                ended=begun + used.ms / 1000,
-                error=None if used.ok else "tool_error",
-            )
+            span_id = span_id_of(self._claim.uid, "tool", self._claim.attempt, turn, place)
+            about: Attributes = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": name,
+                "rolloutpool.turn": turn,
+            }
+            ended, failed = begun + used.ms / 1000, None if used.ok else "tool_error"
+            self._send(EndedSpan(f"execute_tool {name}", span_id, self._span, begun, about, ended, failed))
 
     def attempt(self, outcome: str) -> None:
         claim = self._claim
@@ -93,7 +84,7 @@ class AttemptSpans(RolloutTrace):
             "rolloutpool.outcome": outcome,
             "rolloutpool.replayed_records": claim.journal_length,
         }
-        self._send(f"attempt {claim.attempt}", self._span, self._root, claim.claimed_at, about)
+        self._send(EndedSpan(f"attempt {claim.attempt}", self._span, self._root, claim.claimed_at, about))
 
     def rollout(self, result: RolloutResult) -> None:
         claim, agent = self._claim, self._claim.spec.agent
@@ -111,37 +102,13 @@ class AttemptSpans(RolloutTrace):
         }
         accepted = claim.claimed_at - claim.queued_ms / 1000
         failure = None if result.failure is None else result.failure.category.value
-        self._send(f"invoke_agent {agent}", self._root, None, accepted, about, error=failure)
+        self._send(EndedSpan(f"invoke_agent {agent}", self._root, None, accepted, about, error=failure))
 
     def _chat_id(self, turn: int) -> str:
         return span_id_of(self._claim.uid, "turn", self._claim.attempt, turn)
 
-    def _send(
-        self,
-        name: str,
-        span_id: str,
-        parent_id: str | None,
-        begun: float,
-        attributes: Attributes,
-        *,
-        ended: float | None = None,
-        error: str | None = None,
-        is_call: bool = False,
-    ) -> None:
-        self._sender.send(
-            name,
-            trace_id=self._trace_id,
-            span_id=span_id,
-            parent_id=parent_id,
-            begun_ns=self._at(begun),
-            ended_ns=self._at(time.perf_counter() if ended is None else ended),
-            attributes={key: value for key, value in attributes.items() if value is not None},
-            error=error,
-            is_call=is_call,
-        )
-
-    def _at(self, moment: float) -> int:
-        return int(moment * 1e9) + self._offset_ns
+    def _send(self, span: EndedSpan) -> None:
+        self._sender.send(span, self._trace_id, self._offset_ns)
 
 
 def _name_of(error: BaseException) -> str:
