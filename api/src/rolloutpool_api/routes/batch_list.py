@@ -36,9 +36,7 @@ class BatchListQuery(BaseModel):
 
 
 @router.get("", summary="Your batches, newest first", responses=errors(400, 422))
-async def list_batches(
-    services: ServicesDep, caller: Reader, asked: Annotated[BatchListQuery, Query()]
-) -> BatchList:
+async def list_batches(services: ServicesDep, caller: Reader, asked: Annotated[BatchListQuery, Query()]) -> BatchList:
     """Go on with `next_cursor` until it is null. A page may be shorter than `limit`, where a filter lets few pass.
 
     `admin` sees everybody's batches; with `run` those of their own key, or of `owner`.
