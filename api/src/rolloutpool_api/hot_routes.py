@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolloutpool_api.access import Principal
 from rolloutpool_api.body import off_loop, parse, replay
-from rolloutpool_api.routes.batches import batch_results, known_batch, submit_batch
+from rolloutpool_api.routes.batches import ResultsQuery, batch_results, known_batch, submit_batch
 from rolloutpool_api.routes.by_wire import names_other_wire
 from rolloutpool_api.routes.rollouts import run_rollout
 from rolloutpool_api.services import ApiServices
@@ -107,7 +107,7 @@ async def _batch_results(call: _Call, *, batch_id: str) -> Response | _NotPlain:
         return _NotPlain()
     accept = call.headers.get(b"accept", b"").decode("latin-1")
     known = await known_batch(batch_id, call.services, call.caller)
-    return await batch_results(known, call.services, call.caller, **query, accept=accept)
+    return await batch_results(known, call.services, call.caller, ResultsQuery(**query), accept)
 
 
 def _plain_query(text: str) -> dict[str, Any] | None:

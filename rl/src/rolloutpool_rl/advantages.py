@@ -13,7 +13,7 @@ Ahmadian et al. 2024, arXiv:2402.14740. An example is in docs/training.md.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -60,14 +60,7 @@ def group_advantages(
         raise ShapeMismatch(f"There are {len(groups)} groups for {rewards.shape[0]} rewards.")
     if std not in ("group", "batch", None):
         raise ValueError(f"There is no std {std!r}; use group, batch or None.")
-    xp = namespace(rewards)
-    numbers: dict[Hashable, int] = {}
-    index = [numbers.setdefault(group, len(numbers)) for group in groups]
-    place = np.asarray(index, dtype=np.int64) if xp is np else xp.tensor(index, device=rewards.device, dtype=xp.int64)
-
-    def of_group(values: Array) -> Array:
-        return add_at(len(numbers), place, values)[place]
-
+    xp, of_group = namespace(rewards), _sums_of(groups, rewards)
     sizes = of_group(xp.ones_like(rewards))
     others = xp.clip(sizes - 1, 1, None)
     difference = rewards - of_group(rewards) / sizes
@@ -79,6 +72,15 @@ def group_advantages(
         spread = rewards - rewards.sum() / max(rewards.shape[0], 1)
         gain = gain / (xp.sqrt((spread**2).sum() / max(rewards.shape[0] - 1, 1)) + _EPSILON)
     return xp.where(sizes > 1, gain, 0.0)
+
+
+def _sums_of(groups: Sequence[Hashable], like: Array) -> Callable[[Array], Array]:
+    """Makes the function that gives each rollout the sum over its group."""
+    xp = namespace(like)
+    numbers: dict[Hashable, int] = {}
+    index = [numbers.setdefault(group, len(numbers)) for group in groups]
+    place = np.asarray(index, dtype=np.int64) if xp is np else xp.tensor(index, device=like.device, dtype=xp.int64)
+    return lambda values: add_at(len(numbers), place, values)[place]
 
 
 def turn_advantages(
@@ -217,25 +219,29 @@ def gae_batch(
     inside = xp.flip(xp.flip(flags, (1,)).cumsum(1), (1,)) > 0 if attention is None else as_flags(attention, rewards)
     rewards, values = xp.where(inside, rewards, 0.0), xp.where(inside, values, 0.0)
     if skip_tool:
-        rows, width = rewards.shape
-        # As in `gae`: sampled tokens are moved together at the left of their row, and a position reads the advantage
-        # of the first sampled token from it on, which is at the number of sampled tokens before it.
-        before = flags.cumsum(1) - 1 * flags
-        latest = flags.cumsum(1) - 1
-        if bool(((latest < 0) & (rewards != 0)).any()):
-            raise MaskInvalid("A row has a reward in front of its first sampled token, or no sampled token at all.")
-        starts = (
-            xp.arange(rows)[:, None] * width if xp is np else xp.arange(rows, device=rewards.device)[:, None] * width
-        )
-        earned = add_at(rows * width, (starts + xp.clip(latest, 0, None)).reshape(-1), rewards.reshape(-1))
-        moved = add_at(rows * width, (starts + before)[flags], values[flags])
-        compressed = _recurrence(earned.reshape(rows, width), moved.reshape(rows, width), gamma, lam)
-        # After the last sampled token of a full row `before` is its width, which has no column: there, 0 is meant.
-        padded = xp.concatenate([compressed, xp.zeros_like(compressed[:, :1])], axis=-1)
-        advantages = xp.take_along_axis(padded, before, 1) if xp is np else xp.gather(padded, 1, before)
+        advantages = _skipping(rewards, values, flags, gamma, lam)
     else:
         advantages = _recurrence(rewards, values, gamma, lam)
     return xp.where(inside, advantages, 0.0), xp.where(inside, advantages + values, 0.0)
+
+
+def _skipping(rewards: Array, values: Array, flags: Array, gamma: float, lam: float) -> Array:
+    """Does what `gae` does where it skips tool tokens, for all rows [B, R] at once."""
+    xp = namespace(rewards)
+    rows, width = rewards.shape
+    # As in `gae`: sampled tokens are moved together at the left of their row, and a position reads the advantage
+    # of the first sampled token from it on, which is at the number of sampled tokens before it.
+    before = flags.cumsum(1) - 1 * flags
+    latest = flags.cumsum(1) - 1
+    if bool(((latest < 0) & (rewards != 0)).any()):
+        raise MaskInvalid("A row has a reward in front of its first sampled token, or no sampled token at all.")
+    starts = xp.arange(rows)[:, None] * width if xp is np else xp.arange(rows, device=rewards.device)[:, None] * width
+    earned = add_at(rows * width, (starts + xp.clip(latest, 0, None)).reshape(-1), rewards.reshape(-1))
+    moved = add_at(rows * width, (starts + before)[flags], values[flags])
+    compressed = _recurrence(earned.reshape(rows, width), moved.reshape(rows, width), gamma, lam)
+    # After the last sampled token of a full row `before` is its width, which has no column: there, 0 is meant.
+    padded = xp.concatenate([compressed, xp.zeros_like(compressed[:, :1])], axis=-1)
+    return xp.take_along_axis(padded, before, 1) if xp is np else xp.gather(padded, 1, before)
 
 
 def rewards_on_actions(rewards: Array, mask: Array) -> Array:

@@ -18,7 +18,7 @@ from typing import Any
 from rolloutpool_common.protocol.response_items import answer_items, context_item
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
-from rolloutpool_rl.training_rows import training_rows
+from rolloutpool_rl.training_rows import TrainingRow, training_rows
 
 __all__ = ["nemo_gym_response"]
 
@@ -41,6 +41,28 @@ def nemo_gym_response(result: RolloutResult, params: dict[str, Any]) -> dict[str
             "`on_drift: fail` so that no rollout forks."
         )
     (row,) = rows
+    items, written = _items(row)
+    if written != result.num_llm_calls or max((turn for turn, *_ in row.turn_ranges), default=0) > written:
+        raise ExportRefused(
+            f"Rollout {result.rollout_id} has {result.num_llm_calls} turns, but {written} messages of the policy: an "
+            "agent edited its history, and it can't be told which message a turn became."
+        )
+    return {
+        "id": f"resp_{result.uid}",
+        "object": "response",
+        "created_at": 0.0,
+        "status": "incomplete" if row.truncated else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if row.truncated else None,
+        "model": params.get("model") or "policy",
+        "output": items,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": params.get("tools") or [],
+    }
+
+
+def _items(row: TrainingRow) -> tuple[list[dict[str, Any]], int]:
+    """Makes the items of a row's conversation; returns also how many messages of the policy it has."""
     turns = {turn: (start, end) for turn, start, end in row.turn_ranges}
     items: list[dict[str, Any]] = []
     written = 0
@@ -58,20 +80,4 @@ def nemo_gym_response(result: RolloutResult, params: dict[str, Any]) -> dict[str
                 "generation_log_probs": row.whole_logprobs[start:end],
             }
         items += own
-    if written != result.num_llm_calls or max(turns, default=0) > written:
-        raise ExportRefused(
-            f"Rollout {result.rollout_id} has {result.num_llm_calls} turns, but {written} messages of the policy: an "
-            "agent edited its history, and it can't be told which message a turn became."
-        )
-    return {
-        "id": f"resp_{result.uid}",
-        "object": "response",
-        "created_at": 0.0,
-        "status": "incomplete" if row.truncated else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if row.truncated else None,
-        "model": params.get("model") or "policy",
-        "output": items,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": params.get("tools") or [],
-    }
+    return items, written

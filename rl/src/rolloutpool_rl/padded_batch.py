@@ -32,6 +32,9 @@ __all__ = ["PaddedBatch", "padded_batch"]
 
 _log = logging.getLogger(__name__)
 
+_Row = tuple[int, Sample, float, float]
+"""A sample that is trained: index of its rollout, the sample, its reward and its advantage."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedBatch:
@@ -136,54 +139,59 @@ def padded_batch(
     if results and not rows:
         # A model that is given no rows says something else.
         _log.warning("none of %d rollouts has a sample to train on: %s", len(results), dict(dropped))
-    width_p, width_r = (
-        limit if limit is not None else max((len(ids) for ids in lengths), default=0)
-        for limit, lengths in zip(
-            limits,
-            ([sample.prompt_ids for _, sample, *_ in rows], [sample.response_ids for _, sample, *_ in rows]),
-            strict=True,
-        )
-    )
+    width_p = max((len(row[1].prompt_ids) for row in rows), default=0) if prompt_length is None else prompt_length
+    width_r = max((len(row[1].response_ids) for row in rows), default=0) if response_length is None else response_length
+    batch = _blank(rows, width_p, width_r, pad_id)
+    for number, row in enumerate(rows):
+        _write(batch, number, row)
+    batch.versions[batch.response_mask == 0] = -1
+    # Counting attended tokens gives -1 in the padding on the left, and stands still in that on the right.
+    batch.position_ids[:] = np.maximum(batch.attention_mask.cumsum(1) - 1, 0)
+    sums = np.bincount(batch.rollout, weights=batch.response_mask.sum(1)).astype(np.int64)
+    return replace(batch, rollout_mask_sums=sums[batch.rollout], dropped=dict(dropped))
+
+
+def _blank(rows: Sequence[_Row], width_p: int, width_r: int, pad_id: int) -> PaddedBatch:
+    """Makes the batch of these rows with nothing but padding."""
     ids = np.full((len(rows), width_p + width_r), pad_id, dtype=np.int64)
-    attention = np.zeros_like(ids)
     mask, turns = (np.zeros((len(rows), width_r), dtype=np.int64) for _ in range(2))
-    versions = np.full(mask.shape, -1, dtype=np.int64)
     logprobs, scores, gains = (np.zeros(mask.shape, dtype=np.float32) for _ in range(3))
-    rollout = np.array([index for index, *_ in rows], dtype=np.int64)
-    for row, (_, sample, reward, advantage) in enumerate(rows):
-        start, size = width_p - len(sample.prompt_ids), len(sample.response_ids)
-        ids[row, start:width_p] = sample.prompt_ids
-        ids[row, width_p : width_p + size] = sample.response_ids
-        attention[row, start : width_p + size] = 1
-        mask[row, :size] = sample.response_mask
-        logprobs[row, :size] = sample.response_logprobs
-        # `trainable` leaves out samples without a sampled token, so there is a last one.
-        scores[row, np.flatnonzero(mask[row])[-1]] = reward
-        # Not a product: an advantage that is not finite must stay where it is seen, on trained tokens.
-        gains[row, mask[row] == 1] = advantage
-        for segment in sample.segments:
-            part = slice(segment.start, segment.start + segment.n)
-            turns[row, part] = segment.turn
-            versions[row, part] = version_number(segment.policy_version)
-    versions[mask == 0] = -1
-    sums = np.bincount(rollout, weights=mask.sum(1)).astype(np.int64)
     return PaddedBatch(
         prompts=ids[:, :width_p],
         responses=ids[:, width_p:],
         input_ids=ids,
-        attention_mask=attention,
-        # Counting attended tokens gives -1 in the padding on the left, and stands still in that on the right.
-        position_ids=np.maximum(attention.cumsum(1) - 1, 0),
+        attention_mask=np.zeros_like(ids),
+        position_ids=np.zeros_like(ids),
         response_mask=mask,
         rollout_log_probs=logprobs,
         rm_scores=scores,
         advantages=gains,
-        versions=versions,
+        versions=np.full(mask.shape, -1, dtype=np.int64),
         turns=turns,
-        rollout=rollout,
-        rollout_mask_sums=sums[rollout],
-        dropped=dict(dropped),
+        rollout=np.array([index for index, *_ in rows], dtype=np.int64),
+        rollout_mask_sums=np.zeros(len(rows), dtype=np.int64),
     )
+
+
+def _write(batch: PaddedBatch, number: int, row: _Row) -> None:
+    """Writes a sample into its row of the batch."""
+    _, sample, reward, advantage = row
+    width_p, size = batch.prompts.shape[1], len(sample.response_ids)
+    start = width_p - len(sample.prompt_ids)
+    batch.input_ids[number, start:width_p] = sample.prompt_ids
+    batch.input_ids[number, width_p : width_p + size] = sample.response_ids
+    batch.attention_mask[number, start : width_p + size] = 1
+    mask = batch.response_mask[number]
+    mask[:size] = sample.response_mask
+    batch.rollout_log_probs[number, :size] = sample.response_logprobs
+    # `trainable` leaves out samples without a sampled token, so there is a last one.
+    batch.rm_scores[number, np.flatnonzero(mask)[-1]] = reward
+    # Not a product: an advantage that is not finite must stay where it is seen, on trained tokens.
+    batch.advantages[number, mask == 1] = advantage
+    for segment in sample.segments:
+        part = slice(segment.start, segment.start + segment.n)
+        batch.turns[number, part] = segment.turn
+        batch.versions[number, part] = version_number(segment.policy_version)
 
 
 def _given(what: str, values: Sequence[Reward] | None, results: Sequence[RolloutResult]) -> Sequence[Reward]:
@@ -199,7 +207,7 @@ def _rows(
     rewards: Sequence[Reward],
     advantages: Sequence[Reward],
     dropped: Counter[str],
-) -> Iterator[tuple[int, Sample, float, float]]:
+) -> Iterator[_Row]:
     for index, (result, reward, advantage) in enumerate(zip(results, rewards, advantages, strict=True)):
         if result.failure is not None and result.failure.kind is not FailureKind.POLICY:
             dropped[f"{result.failure.kind}:{result.failure.category}"] += 1

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from rolloutpool_api.access import Reader
 from rolloutpool_api.errors import BadCursor, Rejected
@@ -20,33 +21,36 @@ MAX_LABELS = 8
 """Labels that a filter may name."""
 
 
+class BatchListQuery(BaseModel):
+    """Says which batches a page lists."""
+
+    state: BatchState | None = Field(None, description="Only those in this state")
+    run: str | None = Field(None, max_length=128, description="Only those of this run")
+    label: list[str] | None = Field(
+        None, max_length=MAX_LABELS, description="`name=value`; only those that have all of these"
+    )
+    v1: bool = Field(False, description="Protocol v1's rollouts, each a batch of one, instead of batches")
+    owner: str | None = Field(None, max_length=128, description="Whose; others than your own take `admin`")
+    cursor: str | None = Field(None, description="`next_cursor` of the page before")
+    limit: int = Field(100, ge=1, le=1000)
+
+
 @router.get("", summary="Your batches, newest first", responses=errors(400, 422))
-async def list_batches(
-    services: ServicesDep,
-    caller: Reader,
-    state: Annotated[BatchState | None, Query(description="Only those in this state")] = None,
-    run: Annotated[str | None, Query(max_length=128, description="Only those of this run")] = None,
-    label: Annotated[
-        list[str] | None, Query(max_length=MAX_LABELS, description="`name=value`; only those that have all of these")
-    ] = None,
-    v1: Annotated[bool, Query(description="Protocol v1's rollouts, each a batch of one, instead of batches")] = False,
-    owner: Annotated[str | None, Query(max_length=128, description="Whose; others than your own take `admin`")] = None,
-    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> BatchList:
+async def list_batches(services: ServicesDep, caller: Reader, asked: Annotated[BatchListQuery, Query()]) -> BatchList:
     """Go on with `next_cursor` until it is null. A page may be shorter than `limit`, where a filter lets few pass.
 
     `admin` sees everybody's batches; with `run` those of their own key, or of `owner`.
     """
-    if owner is not None and owner != caller.name:
+    if asked.owner is not None and asked.owner != caller.name:
         caller.must(KeyScope.ADMIN)
+    cursor = asked.cursor
     if cursor is not None and not services.store.batch_lists.is_cursor(cursor):
         raise BadCursor(f"cursor {cursor[:64]!r}: pass `next_cursor` of the page before, or none for the newest")
-    whose = owner or caller.sees
-    if run is not None and whose is None:
+    whose = asked.owner or caller.sees
+    if asked.run is not None and whose is None:
         whose = caller.name
-    wanted = BatchFilter(state, run, _labels(label or []), v1)
-    return await services.store.batch_lists.read(whose, cursor=cursor, limit=limit, wanted=wanted)
+    wanted = BatchFilter(asked.state, asked.run, _labels(asked.label or []), asked.v1)
+    return await services.store.batch_lists.read(whose, cursor=cursor, limit=asked.limit, wanted=wanted)
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

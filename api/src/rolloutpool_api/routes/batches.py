@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
 
 from rolloutpool_api import events
 from rolloutpool_api.access import Anybody, Principal, Reader, Submitter
@@ -162,6 +163,16 @@ async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader)
     return status
 
 
+class ResultsQuery(BaseModel):
+    """Says which results a page has, and in which form."""
+
+    cursor: str = Field(START, description="`0`, or the cursor of the last result that you have")
+    limit: int = Field(100, ge=1, le=1000)
+    wait: float = Field(0, ge=0, le=60, description="Seconds to wait for a first result")
+    format: Literal["json", "ndjson"] | None = Field(None, description="Wins over `Accept`")
+    view: View = Field("full", description="`summary`: rows of the table in place of results")
+
+
 @router.get(
     "/{batch_id}/results",
     summary="Results in the order in which they ended, by cursor",
@@ -175,11 +186,7 @@ async def batch_results(
     batch_id: BatchId,
     services: ServicesDep,
     caller: Reader,
-    cursor: Annotated[str, Query(description="`0`, or the cursor of the last result that you have")] = START,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for a first result")] = 0,
-    format: Annotated[Literal["json", "ndjson"] | None, Query(description="Wins over `Accept`")] = None,
-    view: Annotated[View, Query(description="`summary`: rows of the table in place of results")] = "full",
+    asked: Annotated[ResultsQuery, Query()],
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """A page may be shorter than `limit`; go on with `next_cursor` until `complete`.
@@ -187,10 +194,11 @@ async def batch_results(
     As NDJSON (`Accept: application/x-ndjson`, or `format=ndjson`) each line is one item, and `X-Next-Cursor` and
     `X-Batch-Complete` carry the rest.
     """
-    async with services.kept_lease(batch_id, caller.name if wait else None):
-        page = await read_page(services, batch_id, check_cursor(cursor), limit=limit, wait_s=wait, view=view)
+    async with services.kept_lease(batch_id, caller.name if asked.wait else None):
+        cursor = check_cursor(asked.cursor)
+        page = await read_page(services, batch_id, cursor, limit=asked.limit, wait_s=asked.wait, view=asked.view)
     headers = {"X-Next-Cursor": page.next_cursor, "X-Batch-Complete": str(page.complete).lower()}
-    if format == "ndjson" or (format is None and _NDJSON in accept):
+    if asked.format == "ndjson" or (asked.format is None and _NDJSON in accept):
         return Response(page.ndjson(), headers=headers, media_type=_NDJSON)
     return Response(page.json(), headers=headers, media_type="application/json")
 

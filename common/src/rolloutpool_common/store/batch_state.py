@@ -44,11 +44,6 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
     # What is queued has no counter of its own, so these numbers always add up to the total.
     queued = total - running - grading - ended
     counts = {RolloutStatus.QUEUED: queued, RolloutStatus.RUNNING: running, RolloutStatus.GRADING: grading, **by_end}
-    waiting: list[Waiting] = []
-    if finished_s is None:
-        paused = await paused_wait(connection.redis, fields["run"], total - ended)
-        lacking = [paused] if paused else await _lacking(pool, fields, queued)
-        waiting = [*read_waits(fields, now_s), *lacking, *stage_waits(grading)]
     return BatchStatus(
         batch_id=batch_id,
         state=BatchState.RUNNING if finished_s is None else BatchState.COMPLETE,
@@ -64,7 +59,7 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         warnings=prefixed("warning:"),
         tool_errors=prefixed("tool_error:"),
         stale=prefixed("stale:"),
-        waiting=waiting,
+        waiting=[] if finished_s is not None else await _waiting(connection, pool, fields, counts, now_s),
         sampled_tokens=sampled,
         total_tokens=int(fields.get("tokens", 0)),
         turns=int(fields.get("turns", 0)),
@@ -76,9 +71,19 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
     )
 
 
-async def _lacking(pool: PoolWaits, fields: Mapping[str, bytes], queued: int) -> list[Waiting]:
-    """Says what the pool lacks for the rollouts that are queued."""
-    if not queued:
-        return []
-    needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
-    return (await pool.look()).waits(needed, queued, read_needs(fields))
+async def _waiting(
+    connection: Connection,
+    pool: PoolWaits,
+    fields: Mapping[str, bytes],
+    counts: Mapping[RolloutStatus, int],
+    now_s: float,
+) -> list[Waiting]:
+    """Says what the rollouts of a batch wait for that has not ended."""
+    queued, grading = counts[RolloutStatus.QUEUED], counts[RolloutStatus.GRADING]
+    lacking: list[Waiting] = []
+    if paused := await paused_wait(connection.redis, fields["run"], queued + counts[RolloutStatus.RUNNING] + grading):
+        lacking = [paused]
+    elif queued:
+        needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
+        lacking = (await pool.look()).waits(needed, queued, read_needs(fields))
+    return [*read_waits(fields, now_s), *lacking, *stage_waits(grading)]

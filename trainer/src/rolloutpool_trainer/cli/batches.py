@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rolloutpool_common.protocol.batch import BatchStatus
     from rolloutpool_common.protocol.waiting import Waiting
+    from rolloutpool_trainer.cli.documents import SubmitDocument
     from rolloutpool_trainer.client.sync_batch import Batch
 
 SHOWN_REASONS = 5
@@ -55,7 +56,6 @@ def submit(
     as_json: options.Json = False,
 ) -> None:
     """Submit a batch and print its id."""
-    from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.documents import SubmitDocument
 
@@ -86,28 +86,35 @@ def submit(
         document = SubmitDocument(batch_id=batch.batch_id, rollouts=batch.accepted.rollouts if batch.accepted else [])
         if not as_json:
             console.line(batch.batch_id)
-        if not wait:
-            if as_json:
-                console.document(document)
-            return
-        ended = completed = 0
-        reasons: Counter[str] = Counter()
-        for result in batch.results(progress=not as_json):
-            ended += 1
-            if result.status is RolloutStatus.COMPLETED:
-                completed += 1
-            else:
-                said = result.failure or result.stale_versions
-                reasons[said.message if said else result.status] += 1
-        if as_json:
-            known = {"ended": ended, "completed": completed, "reasons": dict(reasons.most_common())}
-            console.document(document.model_copy(update=known))
-        for reason, count in () if as_json else reasons.most_common(SHOWN_REASONS):
+        if wait:
+            _follow(batch, document, as_json=as_json)
+        elif as_json:
+            console.document(document)
+
+
+def _follow(batch: "Batch", document: "SubmitDocument", *, as_json: bool) -> None:
+    """Follows a batch to its end, and says how its rollouts ended; exits with 1 unless all have completed."""
+    from rolloutpool_common.outcomes import RolloutStatus
+    from rolloutpool_trainer.cli import console
+
+    ended = completed = 0
+    reasons: Counter[str] = Counter()
+    for result in batch.results(progress=not as_json):
+        ended += 1
+        if result.status is RolloutStatus.COMPLETED:
+            completed += 1
+        else:
+            said = result.failure or result.stale_versions
+            reasons[said.message if said else result.status] += 1
+    if as_json:
+        known = {"ended": ended, "completed": completed, "reasons": dict(reasons.most_common())}
+        console.document(document.model_copy(update=known))
+    else:
+        for reason, count in reasons.most_common(SHOWN_REASONS):
             console.note(f"{count} not completed: {reason}")
-        if not as_json:
-            console.note(f"{completed} of {ended} completed; rolloutpool results {batch.batch_id}")
-        if completed < ended:
-            raise typer.Exit(1)
+        console.note(f"{completed} of {ended} completed; rolloutpool results {batch.batch_id}")
+    if completed < ended:
+        raise typer.Exit(1)
 
 
 def status(

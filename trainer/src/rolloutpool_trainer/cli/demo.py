@@ -44,7 +44,6 @@ def demo(
     """Run calculator rollouts on a pool of their own, and check every mask."""
     from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.overview import viewer_address
     from rolloutpool_trainer.local.pool import LocalPool
 
     begun = time.perf_counter()
@@ -68,19 +67,9 @@ def demo(
             console.note(f"scripted trainer on ports {ports}; submitting {rollouts} rollouts in groups of {group_size}")
             results, seconds = _rollouts(pool, callback, rollouts, group_size, begun, progress=not as_json)
             workers_shown = _by_worker(results, [child.worker_id or "" for child in pool.workers])
-            check = _check(results, app)
-            faults = check.faults
-            if as_json:
-                address = viewer_address(pool.url) if keep else None
-                console.document(_document(results, seconds, workers_shown, check, address))
-            else:
-                _print_table(results, seconds, workers_shown)
-                _print_example(results, loading.result())
-                _print_check(check)
-                _print_addresses(pool)
-                if keep:
-                    batch = viewer_address(pool.url, results[0].batch_id)
-                    console.line(f"next: open {batch}, which shows the batch that has just run")
+            run = _Run(results, seconds, workers_shown, _check(results, app))
+            faults = run.check.faults
+            _show(run, pool, loading.result(), keep=keep, as_json=as_json)
             if keep:
                 console.note("running; Ctrl-C stops")
                 pool.join()
@@ -164,6 +153,22 @@ def _by_worker(results: Sequence["FinishedRollout"], workers: Sequence[str]) -> 
     return {name: [result for result in results if (result.worker or "") == name] for name in names}
 
 
+def _show(run: "_Run", pool: "LocalPool", tokenizer: "ChatTokenizer", *, keep: bool, as_json: bool) -> None:
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.overview import viewer_address
+
+    if as_json:
+        console.document(_document(run, viewer_address(pool.url) if keep else None))
+        return
+    _print_table(run.results, run.seconds, run.workers)
+    _print_example(run.results, tokenizer)
+    _print_check(run.check)
+    _print_addresses(pool)
+    if keep:
+        batch = viewer_address(pool.url, run.results[0].batch_id)
+        console.line(f"next: open {batch}, which shows the batch that has just run")
+
+
 def _print_table(
     results: Sequence["FinishedRollout"], seconds: float, workers: "Mapping[str, Sequence[FinishedRollout]]"
 ) -> None:
@@ -218,6 +223,17 @@ class _Check(NamedTuple):
         return self.mismatches + len(self.unfinished)
 
 
+class _Run(NamedTuple):
+    """Holds what is shown of the batch."""
+
+    results: "list[FinishedRollout]"
+    seconds: float
+    """From its submission to the last result."""
+    workers: "Mapping[str, Sequence[FinishedRollout]]"
+    """The results of each."""
+    check: _Check
+
+
 def _check(results: Sequence["FinishedRollout"], app: "CallbackApp") -> _Check:
     """Compares every result with the trainer's session."""
     from rolloutpool_common.outcomes import RolloutStatus
@@ -246,22 +262,16 @@ def _print_check(check: _Check) -> None:
     )
 
 
-def _document(
-    results: Sequence["FinishedRollout"],
-    seconds: float,
-    workers: "Mapping[str, Sequence[FinishedRollout]]",
-    check: _Check,
-    viewer: str | None,
-) -> "DemoDocument":
+def _document(run: _Run, viewer: str | None) -> "DemoDocument":
     from rolloutpool_trainer.cli.documents import DemoDocument, DemoWorker
 
     return DemoDocument(
-        rollouts=len(results),
-        completed=len(results) - len(check.unfinished),
-        seconds=seconds,
-        compared_tokens=check.compared,
-        mismatches=check.mismatches,
-        workers=[DemoWorker(worker=name, rollouts=len(theirs)) for name, theirs in workers.items()],
+        rollouts=len(run.results),
+        completed=len(run.results) - len(run.check.unfinished),
+        seconds=run.seconds,
+        compared_tokens=run.check.compared,
+        mismatches=run.check.mismatches,
+        workers=[DemoWorker(worker=name, rollouts=len(theirs)) for name, theirs in run.workers.items()],
         viewer=viewer,
     )
 

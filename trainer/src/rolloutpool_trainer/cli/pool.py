@@ -37,7 +37,6 @@ def up(
     """
     from rolloutpool_common.process.stopping import stop_on_signals
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.overview import viewer_address
     from rolloutpool_trainer.local.pool import LocalPool
     from rolloutpool_trainer.local.state import default_state
 
@@ -58,30 +57,42 @@ def up(
     )
     stopping = "stopping: workers finish or give back what they run; once more ends everything at once"
     with stop_on_signals(pool.kill, lambda: console.note(stopping)), pool:
-        if not pool.wait_flower():
-            console.note(f"Flower does not answer yet, and the pool works without it; see {pool.state.logs}/flower.log")
-        if as_json:
-            console.document(_document(pool, own_redis=not redis))
-            pool.join()
-            return
-        console.pairs(
-            {
-                "API": pool.url,
-                "API docs": f"{pool.url}/docs",
-                "viewer": viewer_address(pool.url),
-                **({"Flower": f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"} if flower else {}),
-                **({"door": pool.door_url} if pool.door_url else {}),
-                **({} if runner == "off" else {"runner": f"programs run with {runner}"}),
-                "workers": workers,
-                **({"plug-ins": _plugins(pool)} if os.environ.get("ROLLOUTPOOL_PLUGINS") else {}),
-                "Redis": "given" if redis else f"own, URL in {pool.state.redis_url}",
-                "keys for secrets": pool.secrets_file,
-                "state": pool.state.path,
-                "logs": pool.state.logs,
-            }
-        )
-        console.note("running; Ctrl-C stops")
+        _show(pool, runner, own_redis=not redis, as_json=as_json)
         pool.join()
+
+
+def _show(pool: "LocalPool", runner: options.RunnerProcess, *, own_redis: bool, as_json: bool) -> None:
+    """Says that the pool is up."""
+    from rolloutpool_trainer.cli import console
+
+    if not pool.wait_flower():
+        console.note(f"Flower does not answer yet, and the pool works without it; see {pool.state.logs}/flower.log")
+    if as_json:
+        console.document(_document(pool, own_redis=own_redis))
+    else:
+        console.pairs(_addresses(pool, runner, own_redis=own_redis))
+        console.note("running; Ctrl-C stops")
+
+
+def _addresses(pool: "LocalPool", runner: options.RunnerProcess, *, own_redis: bool) -> dict[str, object]:
+    """Says what runs, and where everything is."""
+    from rolloutpool_trainer.cli.overview import viewer_address
+
+    flower = f"{pool.flower_url}  (user:password in {pool.state.flower_auth})"
+    return {
+        "API": pool.url,
+        "API docs": f"{pool.url}/docs",
+        "viewer": viewer_address(pool.url),
+        **({"Flower": flower} if pool.flower_url else {}),
+        **({"door": pool.door_url} if pool.door_url else {}),
+        **({} if runner == "off" else {"runner": f"programs run with {runner}"}),
+        "workers": len(pool.workers),
+        **({"plug-ins": _plugins(pool)} if os.environ.get("ROLLOUTPOOL_PLUGINS") else {}),
+        "Redis": f"own, URL in {pool.state.redis_url}" if own_redis else "given",
+        "keys for secrets": pool.secrets_file,
+        "state": pool.state.path,
+        "logs": pool.state.logs,
+    }
 
 
 def _plugins(pool: "LocalPool") -> str:

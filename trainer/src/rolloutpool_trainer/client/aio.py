@@ -117,7 +117,7 @@ class AsyncRolloutClient(AsyncClientParts):
             **asks,
         }
         key = idempotency_key or secrets.token_hex(16)
-        accepted = await self.ask(calls.submit(rollouts, idempotency_key=key, group=group, **options))
+        accepted = await self.ask(calls.submit(rollouts, options, idempotency_key=key, group=group))
         return AsyncBatch(self, accepted.batch_id, accepted, Submission(rollouts, options))
 
     def batch(self, batch_id: str) -> AsyncBatch:
@@ -144,12 +144,11 @@ class AsyncRolloutClient(AsyncClientParts):
             v1: Protocol v1's rollouts, each a batch of one, instead of batches.
             owner: Whose; another key's batches take the scope `admin`, which sees everybody's by default.
         """
+        wanted = views.BatchFilter(state=state, run=run, labels=labels, v1=v1, owner=owner)
         found: list[BatchSummary] = []
         cursor: str | None = None
         while len(found) < limit:
-            page = await self.ask(
-                views.batch_list(cursor, limit - len(found), state=state, run=run, labels=labels, v1=v1, owner=owner)
-            )
+            page = await self.ask(views.batch_list(cursor, limit - len(found), wanted))
             found += page.batches
             if (cursor := page.next_cursor) is None:
                 break

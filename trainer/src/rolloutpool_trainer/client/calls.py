@@ -17,7 +17,6 @@ from rolloutpool_common.protocol.batch import (
     BatchAccepted,
     BatchPurged,
     BatchStatus,
-    Priority,
     RolloutItem,
     TrainerPorts,
     TrainerUrls,
@@ -26,7 +25,6 @@ from rolloutpool_common.protocol.errors import ErrorBody, ErrorDetail, Fault
 from rolloutpool_common.protocol.groups import Group, GroupPolicy, Groups
 from rolloutpool_common.protocol.health import Health, Ready
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck, Preflight
-from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
@@ -153,38 +151,31 @@ def _read(model: type[ModelT], response: httpx.Response) -> ModelT:
 
 def submit(
     rollouts: Sequence[RolloutItem | Mapping[str, Any]],
+    options: Mapping[str, Any],
     *,
     idempotency_key: str,
-    defaults: RolloutOptions | Mapping[str, Any] | None,
-    trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None,
-    priority: Priority | str,
-    labels: Mapping[str, str] | None,
-    run: str | None = None,
-    weight: int = 1,
     group: GroupPolicy | Mapping[str, Any] | None = None,
-    **others: Any,
 ) -> Call[BatchAccepted]:
     """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path.
 
-    The same `idempotency_key` with the same batch gives the same batch. `others` are further fields of the batch; those
-    that are None are left out.
+    The same `idempotency_key` with the same batch gives the same batch. `options` are the other fields of the batch, as
+    the arguments of `Client.submit` have them.
     """
+    trainer = options.get("trainer")
     document: dict[str, Any] = {
         "rollouts": [_document(item) for item in rollouts],
-        "defaults": _document(defaults or {}),
+        "defaults": _document(options.get("defaults") or {}),
         "trainer": _trainer([trainer] if isinstance(trainer, str) else trainer),
-        "priority": priority,
-        "labels": dict(labels or {}),
-        "run": run,
-        "weight": weight,
+        "priority": options["priority"],
+        "labels": dict(options.get("labels") or {}),
+        "run": options.get("run"),
+        "weight": options.get("weight", 1),
         "group": None if group is None else _document(group),
-        # A pool of an older version knows some of these fields, and takes a batch without the others.
-        **{
-            name: _document(value) if isinstance(value, BaseModel | Mapping) else value
-            for name, value in others.items()
-            if value is not None
-        },
     }
+    # A pool of an older version knows some of these fields, and takes a batch without the others.
+    for name, value in options.items():
+        if name not in document and value is not None:
+            document[name] = _document(value) if isinstance(value, BaseModel | Mapping) else value
     return Call(
         method="POST",
         path="/v1/batches",

@@ -114,7 +114,7 @@ class RolloutClient(SyncClientParts):
             **asks,
         }
         key = idempotency_key or secrets.token_hex(16)
-        accepted = self.ask(calls.submit(rollouts, idempotency_key=key, group=group, **options))
+        accepted = self.ask(calls.submit(rollouts, options, idempotency_key=key, group=group))
         return Batch(self, accepted.batch_id, accepted, Submission(rollouts, options))
 
     def batch(self, batch_id: str) -> Batch:
@@ -141,12 +141,11 @@ class RolloutClient(SyncClientParts):
             v1: Protocol v1's rollouts, each a batch of one, instead of batches.
             owner: Whose; another key's batches take the scope `admin`, which sees everybody's by default.
         """
+        wanted = views.BatchFilter(state=state, run=run, labels=labels, v1=v1, owner=owner)
         found: list[BatchSummary] = []
         cursor: str | None = None
         while len(found) < limit:
-            page = self.ask(
-                views.batch_list(cursor, limit - len(found), state=state, run=run, labels=labels, v1=v1, owner=owner)
-            )
+            page = self.ask(views.batch_list(cursor, limit - len(found), wanted))
             found += page.batches
             if (cursor := page.next_cursor) is None:
                 break

@@ -4,6 +4,7 @@ As in `calls`, each function makes a `Call` without any network.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rolloutpool_common.protocol.batch import BatchState
 from rolloutpool_common.protocol.batch_list import BatchList
@@ -13,22 +14,25 @@ from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, resource
 
 
-def batch_list(
-    cursor: str | None,
-    limit: int,
-    *,
-    state: BatchState | str | None,
-    run: str | None,
-    labels: Mapping[str, str] | None,
-    v1: bool,
-    owner: str | None,
-) -> Call[BatchList]:
+@dataclass(frozen=True, kw_only=True)
+class BatchFilter:
+    """Says which batches are asked for; the fields are the arguments of `Client.batches`."""
+
+    state: BatchState | str | None = None
+    run: str | None = None
+    labels: Mapping[str, str] | None = None
+    v1: bool = False
+    owner: str | None = None
+
+
+def batch_list(cursor: str | None, limit: int, wanted: BatchFilter) -> Call[BatchList]:
     """`GET /v1/batches`; the answer is a page of it, of at most 1000 batches."""
-    given = {"cursor": cursor, "limit": min(limit, 1000), "state": state, "run": run, "owner": owner}
+    given: dict[str, object] = {"cursor": cursor, "limit": min(limit, 1000)}
+    given |= {"state": wanted.state, "run": wanted.run, "owner": wanted.owner}
     params: dict[str, str | list[str]] = {name: str(value) for name, value in given.items() if value is not None}
-    if labels:
-        params["label"] = [f"{name}={value}" for name, value in labels.items()]
-    if v1:
+    if wanted.labels:
+        params["label"] = [f"{name}={value}" for name, value in wanted.labels.items()]
+    if wanted.v1:
         params["v1"] = "true"
     return Call(method="GET", path="/v1/batches", params=params, read=read_model(BatchList))
 

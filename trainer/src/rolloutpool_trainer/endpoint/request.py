@@ -80,12 +80,7 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
     Raises 400 for a body that is no JSON object or a header that cannot be read, 422 for keys or values that the
     protocol does not have.
     """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise EndpointError(400, "bad_json", f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise EndpointError(400, "bad_json", "the body must be a JSON object")
+    document = _object(body)
     prompt_ids = _prompt_ids(document.pop("prompt_token_ids", None))
     # Taken out before the model sees it, because `mask_check` looks at each value itself and says which one is wrong.
     mask = document.pop("response_mask", None)
@@ -125,6 +120,16 @@ def parse_request(headers: Mapping[str, str], body: bytes) -> TurnRequest:
         prompt_ids=prompt_ids,
         past=tokens,
     )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise EndpointError(400, "bad_json", f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise EndpointError(400, "bad_json", "the body must be a JSON object")
+    return document
 
 
 def _prompt_ids(value: Any) -> list[int] | None:

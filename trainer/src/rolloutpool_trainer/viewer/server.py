@@ -36,7 +36,7 @@ class ViewerServer:
     def __init__(self, source: ResultFile | PoolRelay, *, port: int = 0, pieces: Pieces | None = None) -> None:
         """Listens."""
         prefix = f"/{secrets.token_urlsafe(18)}"
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(source, prefix, pieces))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(_Answers(source, pieces), prefix))
         self._server.daemon_threads = True
         self._source = source
         self.address = f"http://127.0.0.1:{self._server.server_port}{prefix}/ui"
@@ -57,10 +57,37 @@ class ViewerServer:
             self._source.close()
 
 
-def _handler(source: ResultFile | PoolRelay, prefix: str, pieces: Pieces | None) -> type[BaseHTTPRequestHandler]:
+class _Answers:
+    """Answers what the pages ask."""
+
+    def __init__(self, source: ResultFile | PoolRelay, pieces: Pieces | None) -> None:
+        self._source = source
+        self._pieces = pieces
+        self.search = FileSearch(source, pieces) if isinstance(source, ResultFile) else None
+        """None in front of a pool."""
+
+    def answer(self, path: str, query: str, authorization: str | None) -> tuple[int, bytes]:
+        """Returns status and body."""
+        parts = path.split("/")[1:]
+        if tuple(parts[:2]) == _PIECES and parts[3:] == ["pieces"] and self._pieces is not None:
+            found = self._pieces(unquote(parts[2]))
+            if found is not None:
+                return 200, found
+        if isinstance(self._source, PoolRelay):
+            return self._source.answer(path, query, authorization)
+        try:
+            if self.search is not None and path == "/search":
+                status, document = self.search.answer(query)
+            else:
+                status, document = self._source.answer(unquote(path), query)
+        except TrainerError as error:
+            status, document = 500, {"error": {"message": str(error)}}
+        return status, json.dumps(document).encode()
+
+
+def _handler(answers: _Answers, prefix: str) -> type[BaseHTTPRequestHandler]:
     pages = viewer_files()
-    search = FileSearch(source, pieces) if isinstance(source, ResultFile) else None
-    if search is not None:
+    if answers.search is not None:
         content, kind = pages[PAGE]
         pages[PAGE] = (content.replace(_ROOT, _SEARCHED_ROOT), kind)
 
@@ -82,25 +109,8 @@ def _handler(source: ResultFile | PoolRelay, prefix: str, pieces: Pieces | None)
                 content, kind = pages[name]
                 self._send(200, content, {**_PAGE_HEADERS, "Content-Type": kind})
                 return
-            status, body = self._ask(path, asked.query)
+            status, body = answers.answer(path, asked.query, self.headers.get("Authorization"))
             self._send(status, body, _ANSWER_HEADERS)
-
-        def _ask(self, path: str, query: str) -> tuple[int, bytes]:
-            parts = path.split("/")[1:]
-            if tuple(parts[:2]) == _PIECES and parts[3:] == ["pieces"] and pieces is not None:
-                found = pieces(unquote(parts[2]))
-                if found is not None:
-                    return 200, found
-            if isinstance(source, PoolRelay):
-                return source.answer(path, query, self.headers.get("Authorization"))
-            try:
-                if search is not None and path == "/search":
-                    status, document = search.answer(query)
-                else:
-                    status, document = source.answer(unquote(path), query)
-            except TrainerError as error:
-                status, document = 500, {"error": {"message": str(error)}}
-            return status, json.dumps(document).encode()
 
         def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
 
 from rolloutpool_api.access import Reader
 from rolloutpool_api.capabilities.tables.choice import (
@@ -34,6 +35,18 @@ IN_THREAD = 1000
 """Rows from which a page is made in a thread, so that the event loop stays free."""
 
 
+class RowsQuery(BaseModel):
+    """Says which rows of the table a page has, and which of their fields."""
+
+    fields: str | None = Field(None, max_length=4000, description="Fields, with commas between; all without")
+    where: list[str] | None = Field(
+        None, max_length=MAX_CONDITIONS, description="`status=failed`, `turns>3`, `drift~edited`; all must be true"
+    )
+    sort: str = Field("index", max_length=100, description="A field; `-` in front for the largest first")
+    cursor: str | None = Field(None, max_length=2000, description="`next_cursor` of the page before")
+    limit: int = Field(1000, ge=1, le=MAX_ROLLOUTS)
+
+
 @router.get(
     "/{batch_id}/rollouts",
     summary="The rollouts of a batch as a table: filtered, sorted, in columns",
@@ -41,19 +54,7 @@ IN_THREAD = 1000
     responses=errors(400, 404, 422),
 )
 async def batch_rows(
-    batch_id: BatchId,
-    services: ServicesDep,
-    _: Reader,
-    fields: Annotated[
-        str | None, Query(max_length=4000, description="Fields, with commas between; all without")
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        Query(max_length=MAX_CONDITIONS, description="`status=failed`, `turns>3`, `drift~edited`; all must be true"),
-    ] = None,
-    sort: Annotated[str, Query(max_length=100, description="A field; `-` in front for the largest first")] = "index",
-    cursor: Annotated[str | None, Query(max_length=2000, description="`next_cursor` of the page before")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_ROLLOUTS)] = 1000,
+    batch_id: BatchId, services: ServicesDep, _: Reader, asked: Annotated[RowsQuery, Query()]
 ) -> Response:
     """No tokens and no texts: those are in the results. A rollout that has not ended has only some of the fields."""
     figures = {
@@ -61,25 +62,25 @@ async def batch_rows(
         for word, read in COLUMNS.items()
         for name, values in (await read(services.store, batch_id)).items()
     }
-    wanted, conditions = _parse(fields, where or [], sort, figures)
+    wanted, conditions = _parse(asked, figures)
     # Only the rows of the page are read where that is known before: not if all must be filtered or sorted.
-    plain = sort == "index" and not conditions
-    start = first_index(cursor) if plain else 0
-    table = await services.store.rows.read(batch_id, start, start + limit if plain else None)
+    plain = asked.sort == "index" and not conditions
+    start = first_index(asked.cursor) if plain else 0
+    table = await services.store.rows.read(batch_id, start, start + asked.limit if plain else None)
     if table is None:
         raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
 
     def page() -> bytes:
         if plain:
             return _plain_page(batch_id, table, figures, wanted)
-        return _page(batch_id, table, figures, wanted, conditions, sort, cursor, limit)
+        return _page(batch_id, table, figures, wanted, conditions, asked)
 
     body = await asyncio.to_thread(page) if len(table.indexes) > IN_THREAD else page()
     return Response(body, media_type="application/json")
 
 
-def _parse(fields: str | None, where: Sequence[str], sort: str, figures: Figures) -> tuple[list[str], list[Condition]]:
-    faults = FaultList()
+def _parse(asked: RowsQuery, figures: Figures) -> tuple[list[str], list[Condition]]:
+    fields, sort, faults = asked.fields, asked.sort, FaultList()
     every = [*ROW_FIELDS, *figures]
     wanted = every if fields is None else list(dict.fromkeys(name for name in fields.split(",") if name))
     known = f"there are {', '.join(every)[:3000]}"
@@ -87,7 +88,7 @@ def _parse(fields: str | None, where: Sequence[str], sort: str, figures: Figures
         if not is_field(name, COLUMNS):
             faults.add(path("query", "fields"), f"{name[:100]!r} is no field; {known}")
     conditions = []
-    for index, text in enumerate(where):
+    for index, text in enumerate(asked.where or []):
         try:
             condition = Condition.parse(text)
         except ValueError as error:
@@ -115,13 +116,11 @@ def _page(
     figures: Figures,
     wanted: Sequence[str],
     conditions: Sequence[Condition],
-    sort: str,
-    cursor: str | None,
-    limit: int,
+    asked: RowsQuery,
 ) -> bytes:
-    needed = dict.fromkeys(["index", sort.removeprefix("-"), *(c.field for c in conditions), *wanted])
+    needed = dict.fromkeys(["index", asked.sort.removeprefix("-"), *(c.field for c in conditions), *wanted])
     columns = columns_of(table, batch_id, figures, list(needed))
-    choice = choose(columns, conditions, sort, cursor, limit)
+    choice = choose(columns, conditions, asked.sort, asked.cursor, asked.limit)
     chosen = {name: [columns[name][place] for place in choice.places] for name in wanted}
     return _write(batch_id, table, chosen, choice.matched, choice.next_cursor)
 
