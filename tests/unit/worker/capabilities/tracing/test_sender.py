@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.support.otlp_sink import collector
 
-from rolloutpool_worker.capabilities.tracing.sender import Attributes, Span, SpanSender
+from rolloutpool_worker.capabilities.tracing.sender import Attributes, SpanSender, TraceSpan
 
 TRACE, SPAN, PARENT = "0123456789abcdef0123456789abcdef", "0123456789abcdef", "fedcba9876543210"
 
@@ -15,7 +15,7 @@ def sent(endpoint: str, count: int = 1) -> None:
     for number in range(count):
         span_id = f"{int(SPAN, 16) + number:016x}"
         about: Attributes = {"n": 1, "name": "x"}
-        sender.send(Span("chat", span_id, PARENT, 0.0, about, 2e-6, "network_error", is_call=True), TRACE, 1_000)
+        sender.send(TraceSpan("chat", span_id, PARENT, 0.0, about, 2e-6, "network_error", is_call=True), TRACE, 1_000)
     sender.close()
 
 

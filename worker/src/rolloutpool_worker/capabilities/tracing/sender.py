@@ -27,7 +27,7 @@ Attributes = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     """Says what happened, from when to when."""
 
     name: str
@@ -56,7 +56,7 @@ class SpanSender:
         self._resource = Resource.create({"service.name": SERVICE})
         self._scope = InstrumentationScope("rolloutpool")
 
-    def send(self, span: Span, trace_id: str, offset_ns: int) -> None:
+    def send(self, span: TraceSpan, trace_id: str, offset_ns: int) -> None:
         """Queues a span; where the queue is full, it is dropped. `offset_ns` leads from its clock to the wall's."""
 
         def context(of: str) -> SpanContext:

@@ -24,7 +24,7 @@ from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.protocol.result import RolloutResult, ToolTime, TurnSummary
 from rolloutpool_common.protocol.trace import span_id_of, trace_id_of, traceparent
 from rolloutpool_common.store import Claim
-from rolloutpool_worker.capabilities.tracing.sender import Attributes, Span, SpanSender
+from rolloutpool_worker.capabilities.tracing.sender import Attributes, SpanSender, TraceSpan
 from rolloutpool_worker.tracing import RolloutTrace
 
 UNKNOWN_TOOL = "unknown"
@@ -62,7 +62,7 @@ class AttemptSpans(RolloutTrace):
             }
         about: Attributes = {"gen_ai.operation.name": "chat", "rolloutpool.turn": turn, **self._server, **known}
         failed = None if error is None else _name_of(error)
-        self._send(Span("chat", self._chat_id(turn), self._span, begun, about, error=failed, is_call=True))
+        self._send(TraceSpan("chat", self._chat_id(turn), self._span, begun, about, error=failed, is_call=True))
 
     def tools(self, turn: int, begun: float, times: Sequence[ToolTime], known: Collection[str]) -> None:
         for place, used in enumerate(times):
@@ -74,7 +74,7 @@ class AttemptSpans(RolloutTrace):
                 "rolloutpool.turn": turn,
             }
             ended, failed = begun + used.ms / 1000, None if used.ok else "tool_error"
-            self._send(Span(f"execute_tool {name}", span_id, self._span, begun, about, ended, failed))
+            self._send(TraceSpan(f"execute_tool {name}", span_id, self._span, begun, about, ended, failed))
 
     def attempt(self, outcome: str) -> None:
         claim = self._claim
@@ -84,7 +84,7 @@ class AttemptSpans(RolloutTrace):
             "rolloutpool.outcome": outcome,
             "rolloutpool.replayed_records": claim.journal_length,
         }
-        self._send(Span(f"attempt {claim.attempt}", self._span, self._root, claim.claimed_at, about))
+        self._send(TraceSpan(f"attempt {claim.attempt}", self._span, self._root, claim.claimed_at, about))
 
     def rollout(self, result: RolloutResult) -> None:
         claim, agent = self._claim, self._claim.spec.agent
@@ -102,12 +102,12 @@ class AttemptSpans(RolloutTrace):
         }
         accepted = claim.claimed_at - claim.queued_ms / 1000
         failure = None if result.failure is None else result.failure.category.value
-        self._send(Span(f"invoke_agent {agent}", self._root, None, accepted, about, error=failure))
+        self._send(TraceSpan(f"invoke_agent {agent}", self._root, None, accepted, about, error=failure))
 
     def _chat_id(self, turn: int) -> str:
         return span_id_of(self._claim.uid, "turn", self._claim.attempt, turn)
 
-    def _send(self, span: Span) -> None:
+    def _send(self, span: TraceSpan) -> None:
         self._sender.send(span, self._trace_id, self._offset_ns)
 
 
