@@ -69,7 +69,7 @@ class LoadedTokenizer:
     """What `load_tokenizer` has read and compared."""
 
     name: str
-    """As it was asked for: the rollouts' `tokenizer_name`."""
+    """As it was loaded: the rollouts' `tokenizer_name`."""
     revision: str | None
     fingerprint: TokenizerFingerprint
     backend: Tokenizer
@@ -89,7 +89,7 @@ class ChatTokenizer:
         self.doubts = doubts or Doubts()
         """Which shapes of deltas go by the rule."""
         self.name = loaded.name
-        """As it was asked for: the rollouts' `tokenizer_name`."""
+        """As it was loaded: the rollouts' `tokenizer_name`."""
         self.revision = loaded.revision
         self.fingerprint = loaded.fingerprint
         self._chat = chat

@@ -31,7 +31,7 @@ def batch_ids(context: typer.Context, incomplete: str) -> Candidates:
     """Offers the newest batches."""
     from rolloutpool_trainer.client import views
 
-    call = views.batch_list(None, MOST, views.BatchFilter())
+    call = views.batch_list(None, MOST, views.WantedBatches())
     for page in _ask(context, lambda: call):
         for batch in page.batches:
             if batch.batch_id.startswith(incomplete):
@@ -57,7 +57,7 @@ def runs(context: typer.Context, incomplete: str) -> Candidates:
     """Offers the runs of the newest batches."""
     from rolloutpool_trainer.client import views
 
-    call = views.batch_list(None, MOST, views.BatchFilter())
+    call = views.batch_list(None, MOST, views.WantedBatches())
     for page in _ask(context, lambda: call):
         # The newest first, each once.
         names = dict.fromkeys(batch.run for batch in page.batches if batch.run)

@@ -144,7 +144,7 @@ class AsyncRolloutClient(AsyncClientParts):
             v1: Protocol v1's rollouts, each a batch of one, instead of batches.
             owner: Whose; another key's batches take the scope `admin`, which sees everybody's by default.
         """
-        wanted = views.BatchFilter(state=state, run=run, labels=labels, v1=v1, owner=owner)
+        wanted = views.WantedBatches(state=state, run=run, labels=labels, v1=v1, owner=owner)
         found: list[BatchSummary] = []
         cursor: str | None = None
         while len(found) < limit:

@@ -15,7 +15,7 @@ from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, res
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchFilter:
+class WantedBatches:
     """Says which batches are asked for; the fields are the arguments of `Client.batches`."""
 
     state: BatchState | str | None = None
@@ -25,7 +25,7 @@ class BatchFilter:
     owner: str | None = None
 
 
-def batch_list(cursor: str | None, limit: int, wanted: BatchFilter) -> Call[BatchList]:
+def batch_list(cursor: str | None, limit: int, wanted: WantedBatches) -> Call[BatchList]:
     """`GET /v1/batches`; the answer is a page of it, of at most 1000 batches."""
     given: dict[str, object] = {"cursor": cursor, "limit": min(limit, 1000)}
     given |= {"state": wanted.state, "run": wanted.run, "owner": wanted.owner}
