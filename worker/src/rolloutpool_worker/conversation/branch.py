@@ -185,11 +185,7 @@ class Branch:
         """
         place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
         if place.left:
-            replayed = place.replay(TurnRecord)
-            tokens.ledger.absorb(replayed.entries)
-            # Before the turn's own message is appended: these are the messages that it was asked with.
-            tokens.resume(replayed.trainer, self.messages)
-            return self._apply_turn(replayed)
+            return self._replay_turn()
         turn = self.turns + 1
         bind_log(turn=turn)
         # A border: nothing is in flight, and the record has everything up to here.
@@ -331,6 +327,14 @@ class Branch:
         self.measures.add_observation(record)
         self.planned = planned
         await self._journal.write(record, turns=len(self.measures.turns), later=later)
+
+    def _replay_turn(self) -> SampledTurn:
+        """Applies the step's record, which an earlier attempt has made."""
+        record = self._place.replay(TurnRecord)
+        self.tokens.ledger.absorb(record.entries)
+        # Before the turn's own message is appended: these are the messages that it was asked with.
+        self.tokens.resume(record.trainer, self.messages)
+        return self._apply_turn(record)
 
     def _replay_observation(self) -> bool:
         """Applies the step's record, if an earlier attempt has made it; says whether."""
