@@ -1,6 +1,7 @@
 """A worker is known from its announcement to its leave or burial, with what it last said of itself."""
 
 import asyncio
+import time
 
 import pytest
 from redis.asyncio import Redis
@@ -24,7 +25,7 @@ ABOUT = Announcement(
 
 
 async def announce(store: Store, worker: str) -> None:
-    await store.workers.announce(worker, ABOUT)
+    await store.workers.announce(worker, ABOUT.model_copy(update={"started_at": time.time()}))
 
 
 async def test_what_is_announced_is_known_and_beats_update_it(store: Store) -> None:
