@@ -12,6 +12,7 @@ order of keys do not matter.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -40,20 +41,20 @@ def plan_v1(request: RolloutRequest, *, owner: str, deadline_s: float, calls_too
     if calls_tool_servers and request.tool_server_url:
         fields["tool_server_url"] = request.tool_server_url
         spec["environment"] = {"name": TOOL_SERVER, "task": request.tool_server_url}
+    new = batch_of_one(spec, owner=owner, key=f"v1/{request.rollout_id}", deadline_s=deadline_s)
+    return replace(new, digest=hashlib.sha256(canonical(fields)).hexdigest())
+
+
+def batch_of_one(spec: dict[str, Any], *, owner: str, key: str, deadline_s: float | None) -> NewBatch:
+    """Makes the batch of a rollout that came over `POST /rollout`; the store remembers it under this key."""
+    rollout = NewRollout(rollout_id=spec["rollout_id"], overrides=orjson.dumps(spec), deadline_s=deadline_s)
     return NewBatch(
         batch_id=new_batch_id(),
         owner=owner,
         shared=b"{}",
-        rollouts=[
-            NewRollout(
-                rollout_id=request.rollout_id,
-                overrides=orjson.dumps(spec),
-                deadline_s=deadline_s,
-            )
-        ],
+        rollouts=[rollout],
         priority=Priority.HIGH,
-        idempotency_key=f"v1/{request.rollout_id}",
-        digest=hashlib.sha256(canonical(fields)).hexdigest(),
+        idempotency_key=key,
         v1=True,
     )
 

@@ -179,3 +179,10 @@ async def test_a_controller_s_failure_is_named(wire: Wire, reply: Any, category:
         answer = await wire.run(f"bad-{text[:3].strip()}")
     assert (answer["status"], answer["err_category"], answer["sample"]) == ("failure", category, None)
     assert text in answer["err_message"]
+
+
+async def test_a_worker_without_the_wire_says_so(wire: Wire) -> None:
+    wire.worker.services.messages_policy = None
+    answer = await wire.run("unknown")
+    assert (answer["status"], answer["err_category"]) == ("failure", "validation_error")
+    assert "messages alone" in answer["err_message"]

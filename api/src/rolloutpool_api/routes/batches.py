@@ -23,7 +23,7 @@ from rolloutpool_common.protocol.ids import is_batch_id
 from rolloutpool_common.protocol.result import ResultPage
 from rolloutpool_common.protocol.rows import SummaryPage
 from rolloutpool_common.security.api_keys import KeyScope
-from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, keys
+from rolloutpool_common.store import IdempotencyKeyReused, NewBatch, Submitted, keys
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
@@ -126,6 +126,12 @@ async def submit_batch(
         ) from None
     batch_id, total = submitted.batch_id, len(new.rollouts)
     _log.info("batch accepted", batch_id=batch_id, total=total, priority=new.priority, replayed=not submitted.created)
+    return accepted_batch(submitted, total)
+
+
+def accepted_batch(submitted: Submitted, total: int) -> Response:
+    """Answers what was submitted: 202, or 200 where its Idempotency-Key brought it before."""
+    batch_id = submitted.batch_id
     accepted = BatchAccepted(
         batch_id=batch_id, total=total, rollouts=[keys.uid_of(batch_id, index) for index in range(total)]
     )

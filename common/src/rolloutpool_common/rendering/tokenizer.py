@@ -66,7 +66,7 @@ class RenderedConversation:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
-    """What `load_tokenizer` has read and compared."""
+    """Holds what `load_tokenizer` has read and compared."""
 
     name: str
     """As it was loaded: the rollouts' `tokenizer_name`."""

@@ -58,7 +58,7 @@ MAX_PRECANCELS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _GivenBack:
-    """How a rollout comes back to the queue; the header of `release.lua` says more."""
+    """Says how a rollout comes back to the queue; the header of `release.lua` says more."""
 
     role: WorkerRole
     """Of the worker that had it."""

@@ -159,7 +159,7 @@ def submit(
     """`POST /v1/batches`. Nothing is checked here, because the pool lists every fault at once, with its path.
 
     The same `idempotency_key` with the same batch gives the same batch. `options` are the other fields of the batch, as
-    the arguments of `Client.submit` have them.
+    the arguments of `RolloutClient.submit` have them.
     """
     trainer = options.get("trainer")
     document: dict[str, Any] = {

@@ -16,7 +16,7 @@ from rolloutpool_trainer.client.calls import READ_SECONDS, Call, read_model, res
 
 @dataclass(frozen=True, kw_only=True)
 class WantedBatches:
-    """Says which batches are asked for; the fields are the arguments of `Client.batches`."""
+    """Says which batches are asked for; the fields are the arguments of `RolloutClient.batches`."""
 
     state: BatchState | str | None = None
     run: str | None = None

@@ -10,6 +10,7 @@ from rolloutpool_api.body import StrictRoute, off_loop
 from rolloutpool_api.capabilities.forks.plan import plan_fork
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Conflict
+from rolloutpool_api.routes.batches import accepted_batch
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.routes.rollouts import RolloutName, find_uid, unknown_rollout
 from rolloutpool_api.services import ServicesDep
@@ -17,7 +18,7 @@ from rolloutpool_api.submission import batch_key
 from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.protocol.batch import BatchAccepted
 from rolloutpool_common.security.api_keys import KeyScope
-from rolloutpool_common.store import IdempotencyKeyReused, keys
+from rolloutpool_common.store import IdempotencyKeyReused
 
 router = APIRouter(tags=["rollouts"], route_class=StrictRoute)
 
@@ -28,6 +29,7 @@ _log = structlog.stdlib.get_logger(__name__)
     "/v1/rollouts/{rollout_id:path}/fork",
     summary="Go on from a turn of a finished rollout",
     status_code=202,
+    response_model=BatchAccepted,
     responses=errors(404, 409, 422, 429, 503),
 )
 async def fork_rollout(
@@ -35,12 +37,11 @@ async def fork_rollout(
     request: ForkRequest,
     services: ServicesDep,
     caller: Submitter,
-    response: Response,
     idempotency_key: Annotated[
         str | None,
         Header(min_length=1, max_length=255, description="The same key and body give the same batch"),
     ] = None,
-) -> BatchAccepted:
+) -> Response:
     """A batch of `n` rollouts that have the parent's turns before `turn`, token by token, and sample the rest.
 
     It takes the scopes `submit` and `read`.
@@ -70,14 +71,6 @@ async def fork_rollout(
             "this Idempotency-Key came with another body before; use a new key for new forks",
             batch_id=conflict.batch_id,
         ) from None
-    batch_id = submitted.batch_id
-    _log.info("rollout forked", rollout_uid=uid, turn=request.turn, batch_id=batch_id, total=len(new.rollouts))
-    response.headers["Location"] = f"/v1/batches/{batch_id}"
-    if not submitted.created:
-        response.status_code = 200
-        response.headers["Idempotency-Replayed"] = "true"
-    return BatchAccepted(
-        batch_id=batch_id,
-        total=len(new.rollouts),
-        rollouts=[keys.uid_of(batch_id, index) for index in range(len(new.rollouts))],
-    )
+    total = len(new.rollouts)
+    _log.info("rollout forked", rollout_uid=uid, turn=request.turn, batch_id=submitted.batch_id, total=total)
+    return accepted_batch(submitted, total)

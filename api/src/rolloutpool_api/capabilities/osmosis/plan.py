@@ -1,14 +1,13 @@
 """From a request on the Osmosis wire to the batch that the store accepts."""
 
-import orjson
+from dataclasses import replace
 
+from rolloutpool_api.submission import batch_of_one
 from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest
 from rolloutpool_common.capabilities.osmosis.response import LABEL, UNGRADED
 from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
-from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.ids import new_batch_id
 from rolloutpool_common.protocol.options import OnAmbiguousTurn
-from rolloutpool_common.store import NewBatch, NewLease, NewRollout
+from rolloutpool_common.store import NewBatch, NewLease
 
 LONGEST_DEADLINE = 604_800.0
 """Seconds; the batch API refuses a longer one."""
@@ -35,24 +34,10 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         **request.rewarded(),
     }
     timeout_s = request.agent_timeout_sec
-    return NewBatch(
-        batch_id=new_batch_id(),
-        owner=owner,
-        shared=b"{}",
-        rollouts=[
-            NewRollout(
-                rollout_id=request.rollout_id,
-                overrides=orjson.dumps(spec),
-                # A time that has passed already is a deadline too.
-                deadline_s=None if timeout_s is None else min(max(timeout_s, 0.001), LONGEST_DEADLINE),
-            )
-        ],
-        priority=Priority.HIGH,
-        idempotency_key=osmosis_key(request.rollout_id),
-        v1=True,
-        polling_lease=lease,
-        asks=asks_of(None, [spec]),
-    )
+    # A time that has passed already is a deadline too.
+    deadline_s = None if timeout_s is None else min(max(timeout_s, 0.001), LONGEST_DEADLINE)
+    new = batch_of_one(spec, owner=owner, key=osmosis_key(request.rollout_id), deadline_s=deadline_s)
+    return replace(new, polling_lease=lease, asks=asks_of(None, [spec]))
 
 
 def osmosis_key(rollout_id: str) -> str:

@@ -250,7 +250,7 @@ def _rounds_of(items: Messages) -> list[Round]:
 
 
 class _Side(NamedTuple):
-    """What a loop says of the items on one side of the current one."""
+    """Holds what a loop says of the items on one side of the current one."""
 
     number: Any
     """How many there are."""

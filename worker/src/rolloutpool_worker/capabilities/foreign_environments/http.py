@@ -30,16 +30,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from rolloutpool_common.errors import EnvironmentFault, EnvironmentLost, RequestFault
-from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.response_items import output_items
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections
-from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls, ServerReply
+from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls, ServerEntry, ServerReply
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
 
 FULL = frozenset({429, 503})
@@ -53,22 +52,11 @@ RESERVED = frozenset(
 """The server's own routes. The names of tools come from whoever submits the rollout."""
 
 
-class HttpServer(BaseModel):
+class HttpServer(ServerEntry):
     """One entry of the operator's file."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    url: str
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    crash: CrashEffect = CrashEffect.NONE
-    places: int | None = Field(default=None, ge=1)
     done_flag: bool = False
     """Whether `"done": true` in a tool's answer ends the episode."""
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        return check_callback_host(value)
 
     @field_validator("crash")
     @classmethod

@@ -31,16 +31,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
-from rolloutpool_common.protocol.checks import check_callback_host
 from rolloutpool_common.protocol.content import content_fault
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.foreign_environments.connections import ServerConnections, attempt_headers
-from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls
+from rolloutpool_worker.capabilities.foreign_environments.server_calls import ServerCalls, ServerEntry
 from rolloutpool_worker.capabilities.foreign_environments.websocket import SessionSocket
 from rolloutpool_worker.environments.base import Environment, EnvironmentFull, OpenedSession, SessionScore, StepAnswer
 from rolloutpool_worker.tools import ToolFailed
@@ -56,24 +55,13 @@ MOST_LOGGED = 500
 """Characters of a server's message."""
 
 
-class OpenEnvServer(BaseModel):
+class OpenEnvServer(ServerEntry):
     """One entry of the operator's file."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    url: str
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    crash: CrashEffect = CrashEffect.NONE
-    places: int | None = Field(default=None, ge=1)
     action_field: str | None = Field(default=None, min_length=1)
     """Of an action, which gets each message of the policy; without it the policy calls tools."""
     observation_field: str | None = Field(default=None, min_length=1)
     """Of an observation, which the policy reads; without it, all of them."""
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        return check_callback_host(value)
 
     @field_validator("crash")
     @classmethod
