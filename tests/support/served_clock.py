@@ -25,10 +25,6 @@ class ServedClock:
         """So many seconds in which nothing is amiss; the batches whose lease was over."""
         return [batch for _ in range(int(seconds)) for batch in (await self.tick(1.0)).batches]
 
-    async def polled(self, seconds: float) -> list[str]:
-        """The same of rollouts that are polled; each is found by every tick until it has ended."""
-        return [batch for _ in range(int(seconds)) for batch in (await self.tick(1.0)).polled]
-
 
 async def let_a_week_pass(redis_url: str) -> None:
     """Moves the served clock of a running API by a week, as if nobody had spoken for so long."""

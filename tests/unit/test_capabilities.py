@@ -48,7 +48,8 @@ def test_a_script_about_a_batch_has_the_lines_of_what_the_batch_uses_and_no_othe
 
 def test_what_the_pool_asks_of_redis_has_all_of_them() -> None:
     lua = "".join(path.read_text() for path in Path(capabilities.__path__[0]).rglob("_*.lua"))
-    for script, hook in (("beat", "on_beat"), ("lead", "on_lead"), ("strays", "on_held"), ("journal", "on_record")):
+    hooks = {"beat": "on_beat", "lead": "on_lead", "strays": "on_held", "journal": "on_record", "commit": "on_commit"}
+    for script, hook in {**hooks, "grade": "on_stage"}.items():
         for name in NAMES:
             assert (f"{name}_{hook}(" in source_of(script)) is (f"local function {name}_{hook}(" in lua)
 

@@ -108,9 +108,9 @@ class StoredCapability:
         """
         return None
 
-    def marked(self, asked: Any, secrets: Encryption) -> bytes:
-        """Makes the value of `mark` out of what a batch has asked."""
-        return b"1"
+    def fields(self, asked: Any, secrets: Encryption) -> Mapping[str, object]:
+        """Makes fields of the batch's hash out of what the batch has asked; `mark` is one of them."""
+        return {self.mark: 1}
 
     def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
         """Makes its fields of `BatchStatus` out of the batch's hash."""

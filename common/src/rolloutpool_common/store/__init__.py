@@ -50,12 +50,10 @@ from rolloutpool_common.store.model_calls import ModelCalls
 from rolloutpool_common.store.offers import Offers
 from rolloutpool_common.store.outbox import Outbox
 from rolloutpool_common.store.pieces import Pieces
-from rolloutpool_common.store.polling_leases import LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.store.preflights import Preflights
 from rolloutpool_common.store.reconciliation import Reconciliation, ReconciliationReport, Removal
 from rolloutpool_common.store.records import (
     NewBatch,
-    NewLease,
     NewRollout,
     ResultSlice,
     SubmitLimits,
@@ -87,9 +85,7 @@ __all__ = [
     "ClaimRefused",
     "ForeignSchema",
     "IdempotencyKeyReused",
-    "LeaseOutcome",
     "NewBatch",
-    "NewLease",
     "NewRollout",
     "NoRoom",
     "OverQuota",
@@ -112,7 +108,6 @@ __all__ = [
     "TooManyOpen",
     "Watch",
     "merge_spec",
-    "new_lease",
     "new_token",
 ]
 
@@ -129,7 +124,6 @@ class Store:
         """For what a capability keeps here (`capability.py`)."""
         self.secrets = secrets
         self.rollouts = Rollouts(connection)
-        self.polling_leases = PollingLeases(connection, self.rollouts)
         self.batches = Batches(connection, self.rollouts, secrets)
         self.batch_lists = BatchLists(connection)
         self.batch_tokenizers = BatchTokenizers(connection)

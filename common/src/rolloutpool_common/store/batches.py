@@ -123,11 +123,10 @@ class Batches:
         fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new)]
         for capability in CAPABILITIES:
             if capability.mark and (asked := new.asks.get(capability.name)) is not None:
-                fields += [capability.mark, capability.marked(asked, self._secrets)]
+                for pair in capability.fields(asked, self._secrets).items():
+                    fields += pair
         if new.v1:
             fields += ["v1", 1]
-        if (lease := new.polling_lease) is not None:
-            fields += ["polling_lease", lease.digest, "polling_ms", int(lease.lasts_s * 1000)]
         if new.attaches and new.attachment_bytes:
             fields += ["attachment_bytes", new.attachment_bytes]
         if new.weight != 1:

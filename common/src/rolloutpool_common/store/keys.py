@@ -27,7 +27,6 @@ rp:batches_v1              zset    the same for protocol v1's batches of one, an
 rp:open_batches            set     batches that have not ended, for the audit (`strays.py`)
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
-rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -40,8 +39,6 @@ rp:rollout:{uid}:history   list    attempts after which it was queued again, the
 rp:rollout:{uid}:result    string  its result (JSON, compressed from 4 kB on)
 rp:rollout:{uid}:evidence  string  a quarantined result, in the same form; deleted with its batch
 rp:name:{owner}:{name}     string  the uid of the rollout to which its caller gave this name
-rp:polling_leases          zset    uid -> ms; written by an older version beside this one, and emptied by `tick.lua`
-rp:polled:{owner}          hash    the caller's name -> uid, of rollouts that have such a lease and have not ended
 rp:deadlines               zset    uid -> ms of its deadline
 rp:delayed                 zset    uid -> ms from which a queued rollout may run again; it is in no outbox meanwhile
 rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
@@ -96,7 +93,7 @@ The pool:
 rp:schema                  string  version of all this data (`schema.py`); absent in version 1
 rp:older                   string  1 while a worker lives that does not read this version (`offers.lua`)
 rp:epoch                   hash    number: rises with each start of Redis; run_id: of the current start (`epoch.lua`);
-                                   data: a name of this data, by chance (`polling_leases.py`)
+                                   data: a name of this data, by chance (`capabilities/osmosis`)
 rp:nothing                 none    never there: removing it is a write that changes nothing (`why_no_writes`)
 rp:leader                  string  the process that reconciles; expires by itself
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
@@ -235,11 +232,6 @@ def pieces(tokenizer_sha256: str) -> str:
 def made_with(tokenizer_sha256: str, owner: str) -> str:
     """The batches of an owner with rollouts that this tokenizer made."""
     return f"{PREFIX}made_with:{tokenizer_sha256}:{owner}"
-
-
-def polled(owner: str) -> str:
-    """The rollouts of an owner that have a polling lease and have not ended."""
-    return f"{PREFIX}polled:{owner}"
 
 
 def published(priority: Priority) -> str:

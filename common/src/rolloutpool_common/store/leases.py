@@ -1,15 +1,13 @@
 """Leases: what nobody asks for any more is ended.
 
-There are two kinds. A batch with `lease_seconds` is cancelled when its trainer has not read it for so long. A rollout
-of the Osmosis wire fails when the holder of its token has not polled it (`polling_leases.py`). One clock serves both:
+A batch with `lease_seconds` is cancelled when its trainer has not read it for so long:
 
-1. The batch has a place in `rp:leases`, or `rp:leases:polled`, from its commit to its end: the time at which its lease
-   is over. The time is of the served clock, which stands still while Redis or the API is away (`tick.lua`).
+1. The batch has a place in `rp:leases` from its commit to its end: the time at which its lease is over. The time is of
+   the served clock, which stands still while Redis or the API is away (`tick.lua`).
 2. Each read by its owner puts that time off (`renew`), and so does each push that its webhook takes
-   (`capabilities/webhooks`). Of a rollout that is polled, only its holder's looks do (`look_polled.lua`).
+   (`capabilities/webhooks`).
 3. Once a second the reconciler lets the clock go on, and gets what is over. A batch's cancellation has begun in the
-   same step, and is completed even if the reconciler ends there. A rollout that was polled is found again by the next
-   tick until it has ended, and no look renews it meanwhile.
+   same step, and is completed even if the reconciler ends there.
 """
 
 from typing import NamedTuple
@@ -20,8 +18,6 @@ from rolloutpool_common.store.connection import Connection
 
 AT_ONCE = 20
 """Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
-POLLED_AT_ONCE = 1000
-"""Polling leases that one tick ends; each is of one rollout."""
 
 
 class Tick(NamedTuple):
@@ -29,8 +25,6 @@ class Tick(NamedTuple):
 
     batches: list[str]
     """Batches whose lease is over; their cancellation has begun."""
-    polled: list[str]
-    """Batches of one whose rollout nobody polls any more; it is yet to be ended."""
     paused_runs: list[str]
     """Runs whose pause is over, as `run_key` names them."""
 
@@ -52,5 +46,5 @@ class Leases:
 
     async def tick(self, process: str, *, serving: bool) -> Tick:
         """Lets the served clock go on."""
-        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE, POLLED_AT_ONCE))
-        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "polled", "paused")))
+        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE))
+        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "paused")))

@@ -19,7 +19,7 @@ What happens when a worker dies:
 
 About once a second, and beside the looks at workers, it asks which of its lists have something due (`lead.lua`), and
 does only that: it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
-whose deadline or whose grader's deadline has passed, ends what nobody reads or polls (`leases.py`), cancels batches of
+whose deadline or whose grader's deadline has passed, ends what nobody reads (`leases.py`), cancels batches of
 runs that stay paused (`runs.py`), and deletes batches whose retention is over.
 Every five seconds it also counts whether each open rollout is somewhere (`strays.py`).
 """
@@ -42,7 +42,6 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
-from rolloutpool_common.store.polling_leases import PollingLeases
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, check_version
@@ -81,8 +80,6 @@ class ReconciliationReport(NamedTuple):
     """Paused runs that nobody resumed, and that were ended."""
     deleted: int = 0
     """Batches."""
-    forsaken: int = 0
-    """Rollouts that nobody polled any more."""
     tidied: int = 0
     """What capabilities have ended because it was overdue."""
     strays: int = 0
@@ -110,7 +107,6 @@ class Reconciliation:
         self._runs = Runs(connection)
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
-        self._polling_leases = PollingLeases(connection, rollouts)
         self.strays = Strays(connection)
         """The audit of what is open and nowhere."""
         self.process_id = uuid.uuid4().hex
@@ -142,7 +138,7 @@ class Reconciliation:
             resumed = await self._resume()
         if b"deadlines" in chores:
             expired = await self._expire()
-        leases, pauses, forsaken = await self._end_overdue(serving=serving and unbroken)
+        leases, pauses = await self._end_overdue(serving=serving and unbroken)
         if b"ended" in chores:
             deleted = await self._delete()
         for capability in CAPABILITIES:
@@ -151,11 +147,11 @@ class Reconciliation:
                     tidied += await capability.tidy(self._connection, self._fail)
         strays = len(await self.strays.look())
         self._unbroken = True
-        ended = (leases, pauses, deleted, forsaken, tidied, strays)
+        ended = (leases, pauses, deleted, tidied, strays)
         return ReconciliationReport(True, cancelled, resumed, expired, *ended)
 
-    async def _end_overdue(self, *, serving: bool) -> tuple[int, int, int]:
-        """Ends what nobody reads, resumes or polls; returns how many batches, paused runs, and rollouts."""
+    async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
+        """Ends what nobody reads or resumes; returns how many batches and paused runs."""
         over = await self._leases.tick(self.process_id, serving=serving)
         for batch_id in over.batches:
             _log.warning("batch %s is cancelled: its trainer has stopped reading it", batch_id)
@@ -165,10 +161,7 @@ class Reconciliation:
             _log.warning("run %s was paused for too long: %d of its batches are cancelled", run, len(batches))
             for batch_id in batches:
                 await self._batches.cancel(batch_id, CancelCause.PAUSE)
-        forsaken = await self._polling_leases.end(over.polled)
-        if forsaken:
-            _log.warning("%d rollouts are ended: nobody polls for them any more", forsaken)
-        return len(over.batches), len(over.paused_runs), forsaken
+        return len(over.batches), len(over.paused_runs)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""

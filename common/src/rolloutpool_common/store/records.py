@@ -118,22 +118,10 @@ class NewBatch:
     """Digest of the request. The same idempotency key with another digest is refused."""
     v1: bool = False
     """Came one by one over `POST /rollout`: listed apart from batches, and its key is forgotten soon after its end."""
-    polling_lease: "NewLease | None" = None
-    """With a lease, its one rollout is cancelled when nobody has asked for the result in time (`polling_leases.py`)."""
     attaches: bool = False
     """Whether any of its rollouts asks an engine for attachments."""
     attachment_bytes: int = 0
     """What each of its rollouts may attach, if any of them asks for it."""
-
-
-@dataclass(frozen=True)
-class NewLease:
-    """The lease under which a rollout is submitted."""
-
-    digest: str
-    """sha256 of its token, in hex; the token itself is nowhere but with its holder."""
-    lasts_s: float
-    """Seconds from the submit, and from each look at the result."""
 
 
 @dataclass(frozen=True, kw_only=True)

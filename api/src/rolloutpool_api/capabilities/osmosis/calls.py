@@ -4,7 +4,7 @@
    Both are durable before the answer. The same id again is a 409 until 15 minutes after the rollout's end.
 2. `poll` renews the lease, and answers at the next change of the status, or after 30 s. A controller polls until the
    end.
-3. Nobody polls for 120 s: the reconciler ends the rollout (`store/leases.py`).
+3. Nobody polls for 120 s: the reconciler ends the rollout.
 
 Everything is in Redis, so the next poll may go to another API process, or to this one after a restart. Ids of different
 API keys are apart: nobody polls or cancels what somebody else has submitted, whatever id, token or prefix they name.
@@ -29,6 +29,7 @@ from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnk
 from rolloutpool_api.other_wire import OtherWire
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.services import ApiServices
+from rolloutpool_common.capabilities.osmosis.leases import LeaseLook, LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.capabilities.osmosis.request import (
     MARKS,
     OPTIONS_KEY,
@@ -51,9 +52,8 @@ from rolloutpool_common.capabilities.osmosis.response import (
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.offers import missing, needs_of, shown
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
-from rolloutpool_common.store import LeaseOutcome, NewBatch, StoreError, StoreUnavailable, keys, new_lease
+from rolloutpool_common.store import NewBatch, StoreError, StoreUnavailable, keys
 from rolloutpool_common.store.announcements import offer_of
-from rolloutpool_common.store.polling_leases import LeaseLook
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -141,7 +141,7 @@ class OsmosisWire(OtherWire):
         accepting, active = False, 1
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(HEALTH_SECONDS):
-                services.data_name, active = await services.store.polling_leases.active(owner)
+                services.data_name, active = await PollingLeases(services.store).active(owner)
             accepting = not services.stopping
         if services.data_name is None:
             return None
@@ -170,7 +170,7 @@ async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> O
     """Cancels rollouts of this owner; asking twice is harmless."""
     if request.selectors != 1:
         raise RequestValidationError([_fault("pass exactly one selector: ids, prefix, or all", "body")])
-    leases = services.store.polling_leases
+    leases = PollingLeases(services.store)
     if request.ids is not None:
         names = list(dict.fromkeys(request.ids))
         live = await leases.live(owner, names)
@@ -186,7 +186,7 @@ async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> O
 
 
 async def _look(services: ApiServices, owner: str, rollout_id: str, token: str) -> LeaseLook:
-    look = await services.store.polling_leases.look(owner, osmosis_key(rollout_id), token)
+    look = await PollingLeases(services.store).look(owner, osmosis_key(rollout_id), token)
     if look.outcome is LeaseOutcome.UNKNOWN:
         raise ResourceUnknown("unknown rollout_id")
     if look.outcome is LeaseOutcome.REFUSED:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from rolloutpool_api.submission import batch_of_one
 from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest
 from rolloutpool_common.capabilities.osmosis.response import LABEL, UNGRADED
+from rolloutpool_common.capabilities.osmosis.stored import NewLease, StoredOsmosis
 from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
 from rolloutpool_common.protocol.options import OnAmbiguousTurn
-from rolloutpool_common.store import NewBatch, NewLease
+from rolloutpool_common.store import NewBatch
 
 LONGEST_DEADLINE = 604_800.0
 """Seconds; the batch API refuses a longer one."""
@@ -37,7 +38,7 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
     # A time that has passed already is a deadline too.
     deadline_s = None if timeout_s is None else min(max(timeout_s, 0.001), LONGEST_DEADLINE)
     new = batch_of_one(spec, owner=owner, key=osmosis_key(request.rollout_id), deadline_s=deadline_s)
-    return replace(new, polling_lease=lease, asks=asks_of(None, [spec]))
+    return replace(new, asks={**asks_of(None, [spec]), StoredOsmosis.name: lease})
 
 
 def osmosis_key(rollout_id: str) -> str:

@@ -46,9 +46,9 @@ class Harness(StoredCapability):
         """Whether any of its rollouts is led by a harness."""
         return any(options.get("harness") is not None for options in rollouts) or None
 
-    def marked(self, asked: Any, secrets: Encryption) -> bytes:
+    def fields(self, asked: Any, secrets: Encryption) -> Mapping[str, object]:
         """A secret for the keys of this batch, encrypted."""
-        return secrets.encrypt(token_hex(32)).encode()
+        return {self.mark: secrets.encrypt(token_hex(32))}
 
     async def tidy(self, door: StoreDoor, settle: Settle) -> int:
         """Wakes sessions that have ended and wait for a call."""

@@ -6,10 +6,10 @@ local function end_rollout(batch, index, status, result, row, counts)
   local uid = batch .. '-' .. index
   local was_status, worker, claimed = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'worker', 'claimed'))
   local found = redis.call(
-    'HMGET', k_batch(batch), 'priority', 'total', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms', 'polled_name',
-    'owner', 'needs'
+    'HMGET', k_batch(batch), 'priority', 'total', 'idempotency', 'v1', 'min_usable', 'late', 'run', 'retention_ms', 'key_ms',
+    'needs'
   )
-  local priority, total, idempotency, v1, min_usable, late, run, retention_ms, polled, owner = unpack(found, 1, 10)
+  local priority, total, idempotency, v1, min_usable, late, run, retention_ms, key_ms, needs = unpack(found, 1, 10)
   local now = now_ms()
   -- 1. It is no worker's any more, and waits nowhere.
   if was_status == 'running' then count_claimed(batch, uid, -1) end
@@ -18,12 +18,6 @@ local function end_rollout(batch, index, status, result, row, counts)
   redis.call('SREM', P .. 'precancelled', uid)
   redis.call('ZREM', P .. 'delayed', uid)
   redis.call('ZREM', P .. 'suspects', uid)
-  if polled then
-    redis.call('ZREM', P .. 'leases:polled', batch)
-    -- Where an older version has written (tick.lua).
-    redis.call('ZREM', P .. 'polling_leases', uid)
-    redis.call('HDEL', k_polled(owner), polled)
-  end
   -- 2. Its result takes the place of its journal.
   redis.call('HSET', k_rollout(uid), 'status', status, 'ended', str(now))
   redis.call('HDEL', k_rollout(uid), 'token', 'waits')
@@ -51,7 +45,7 @@ local function end_rollout(batch, index, status, result, row, counts)
   -- 5. With its last rollout the batch has ended, and the time begins after which it is deleted.
   if ended == tonumber(total) then
     redis.call('HSET', k_batch(batch), 'finished_ms', str(now))
-    local lanes = found[11] and redis.call('SMEMBERS', k_batch(batch, 'lanes')) or {}
+    local lanes = needs and redis.call('SMEMBERS', k_batch(batch, 'lanes')) or {}
     lanes[#lanes + 1] = priority
     for _, lane in ipairs(lanes) do
       if lane ~= priority then redis.call('UNLINK', k_outbox(batch, lane)) end
@@ -61,8 +55,8 @@ local function end_rollout(batch, index, status, result, row, counts)
     redis.call('ZADD', P .. 'ended', str(now + tonumber(retention_ms)), batch)
     redis.call('ZREM', P .. 'leases', batch)
     redis.call('SREM', P .. 'open_batches', batch)
-    -- Protocol v1's own keys are forgotten after ten minutes, those of rollouts with a polling lease after fifteen.
-    if idempotency then redis.call('PEXPIRE', idempotency, polled and 900000 or v1 and 600000 or retention_ms) end
+    -- Protocol v1's own keys are forgotten after ten minutes, if no capability says otherwise.
+    if idempotency then redis.call('PEXPIRE', idempotency, key_ms or v1 and 600000 or retention_ms) end
   end
 end
 

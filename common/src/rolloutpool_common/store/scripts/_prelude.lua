@@ -24,7 +24,6 @@ local function k_pieces(sha) return P .. 'pieces:' .. sha end
 local function k_made_with(sha, owner)
   return owner and (P .. 'made_with:' .. sha .. ':' .. owner) or (P .. 'made_with:' .. sha)
 end
-local function k_polled(owner) return P .. 'polled:' .. owner end
 local function k_published(priority) return P .. 'published:' .. priority end
 -- Where the rollouts of a batch wait that belong to a lane: a priority class, or a part of one (_lanes.lua).
 local function k_outbox(batch, lane) return k_batch(batch, 'outbox' .. (string.match(lane, '~.*') or '')) end
@@ -150,14 +149,11 @@ local function keep_run(run)
   return true
 end
 
--- A batch is read by its owner, or, with `polled`, polled by its holder, so its lease lasts from now on again. One that
--- tick.lua has found over stays over.
-local function renew_lease(batch, polled)
-  local lease_ms, finished, cancelled, forsaken = unpack(redis.call(
-    'HMGET', k_batch(batch), polled and 'polling_ms' or 'lease_ms', 'finished_ms', 'cancelled_ms', 'forsaken'
-  ))
-  if not lease_ms or finished or cancelled or forsaken then return end
-  local leases, due = P .. (polled and 'leases:polled' or 'leases'), str(served_ms() + tonumber(lease_ms))
+-- A batch is read by its owner, so its lease lasts from now on again. One that tick.lua has found over stays over.
+local function renew_lease(batch)
+  local lease_ms, finished, cancelled = unpack(redis.call('HMGET', k_batch(batch), 'lease_ms', 'finished_ms', 'cancelled_ms'))
+  if not lease_ms or finished or cancelled then return end
+  local leases, due = P .. 'leases', str(served_ms() + tonumber(lease_ms))
   -- The clock stands still between two ticks, so most reads have nothing to write.
   if redis.call('ZSCORE', leases, batch) ~= due then redis.call('ZADD', leases, due, batch) end
 end

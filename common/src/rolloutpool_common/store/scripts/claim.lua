@@ -15,12 +15,12 @@ local others = other_capabilities(batch)
 if others then return others end
 local about = redis.call(
   'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
-  'polled_name', 'attachment_bytes', 'needs', 'other_needs', 'deleting'
+  'attachment_bytes', 'needs', 'other_needs', 'deleting'
 )
-local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, polled, attachment_bytes = unpack(about, 1, 9)
+local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, attachment_bytes = unpack(about, 1, 8)
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 -- While a batch is deleted, what says that its rollouts have ended goes before the rest: a late ticket's would look fresh.
-if not priority or not overrides or about[12] then return { 'outcome', 'gone' } end
+if not priority or not overrides or about[11] then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
@@ -51,7 +51,7 @@ if not stage and deadline_ms ~= '' and tonumber(deadline_ms) <= now then return 
 local is_suspect = suspicion(crashes, strikes, deaths) >= 2
 -- This worker lacks something that the rollout names: it has started since the ticket was published, or an older release has
 -- published it. The rollout waits for a worker that is suited. One whose ticket was not published waits elsewhere already.
-local needs = needs_of(batch, index, about[10], about[11])
+local needs = needs_of(batch, index, about[9], about[10])
 if not again and not is_suited(worker, needs) then
   if role ~= 'isolated' then
     -- From now on reserve.lua knows that not every worker is suited, and does not choose this one again.
@@ -99,8 +99,6 @@ if not again then
   attempt = attempt + 1
   count_claimed(batch, uid, 1)
   hold(uid, attempt, token, worker, called and '' or epoch())
-  -- The holder of a polling lease waits for each change of the status, and not for the end alone.
-  if polled then wake(batch) end
 end
 local notes = {}
 -- @on_claim(notes, uid, now)

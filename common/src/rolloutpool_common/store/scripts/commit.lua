@@ -148,12 +148,11 @@ if redis.call('EXISTS', P .. 'older') == 1 then
 end
 redis.call('SADD', P .. 'open_batches', batch)
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
-local v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'v1', 'polling_ms'))
+local v1 = redis.call('HGET', k_batch(batch), 'v1')
 -- Where too many runs are known, this one runs all the same, and nothing is known of it.
 if run ~= batch then keep_run(run) end
 renew_lease(batch)
--- In this same step too: without it nothing would end a rollout whose caller has lost the answer to its submit.
-renew_lease(batch, true)
+-- @on_commit(batch, owner, names)
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
 if v1 then
@@ -174,10 +173,6 @@ local any_precancels = redis.call('EXISTS', P .. 'precancels') == 1
 for i = 1, #names, 2 do
   local index, name = names[i], names[i + 1]
   redis.call('SET', k_name(owner, name), batch .. '-' .. index)
-  if polling_ms then
-    redis.call('HSET', k_polled(owner), name, batch .. '-' .. index)
-    redis.call('HSET', k_batch(batch), 'polled_name', name)
-  end
   local until_ms = any_precancels and redis.call('ZSCORE', P .. 'precancels', owner .. ':' .. name)
   if until_ms then
     redis.call('ZREM', P .. 'precancels', owner .. ':' .. name)

@@ -17,6 +17,7 @@ from tests.support.waiting import until
 
 from rolloutpool_api import body
 from rolloutpool_api.capabilities.osmosis import calls
+from rolloutpool_common.capabilities.osmosis.leases import PollingLeases
 from rolloutpool_common.capabilities.osmosis.request import LEASE_HEADER
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import Store, keys
@@ -160,7 +161,7 @@ async def test_tenants_are_apart(redis_url: str, store: Store) -> None:
             answer = await client.post("/rollout/cancel", json=selector, headers=auth("bob"))
             assert answer.json()["dispositions"].get("job-1") in ("cancelled_queued", "not_found", None)
         for name, status in (("ann", RolloutStatus.QUEUED), ("bob", RolloutStatus.CANCELLED)):
-            look = await store.polling_leases.look(name, "osmosis/job-1", tokens[name])
+            look = await PollingLeases(store).look(name, "osmosis/job-1", tokens[name])
             assert look.status is status
         # Who may only read polls, and neither submits nor cancels.
         reading = auth("ann-read")

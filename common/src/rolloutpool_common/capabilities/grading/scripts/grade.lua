@@ -33,8 +33,7 @@ if not stage then
   redis.call('ZADD', P .. 'grading', due, uid)
   -- Progress: its conversation did not kill its workers.
   clear(uid)
-  -- The holder of a polling lease waits for each change of the status.
-  if redis.call('HEXISTS', k_batch(batch), 'polled_name') == 1 then wake(batch) end
+  -- @on_stage(batch)
 end
 if group == '' then return 'ok' end
 if tonumber(due) <= now_ms() then return 'late' end

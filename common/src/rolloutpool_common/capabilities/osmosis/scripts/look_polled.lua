@@ -7,9 +7,7 @@ if not batch then return { 'outcome', 'unknown' } end
 local lease, told = unpack(redis.call('HMGET', k_batch(batch), 'polling_lease', 'told'))
 if not lease then return { 'outcome', 'unknown' } end
 if lease ~= ARGV[2] then return { 'outcome', 'refused' } end
-renew_lease(batch, true)
--- Where an older version keeps it: a process of that version would end it there, and would not know of this look.
-redis.call('ZREM', P .. 'polling_leases', batch .. '-0')
+renew_polled(batch)
 local status, stage = unpack(redis.call('HMGET', k_rollout(batch .. '-0'), 'status', 'stage'))
 status = stage or status or 'queued'
 told = told or 'queued'

@@ -1,11 +1,11 @@
 """Polling leases: rollouts that live as long as somebody asks for their results (the Osmosis wire).
 
 1. The caller of a submit gets a random token; the batch's hash has its digest. Submit and lease are one script
-   (`commit.lua`), so a caller that never gets the answer leaves a rollout that ends by itself.
+   (`osmosis_on_commit`), so a caller that never gets the answer leaves a rollout that ends by itself.
 2. Each look at the rollout with this token renews the lease (`look_polled.lua`).
-3. When a lease is over is decided as for all leases (`leases.py`): by the served clock, so that holders who could not
-   ask, because Redis or the API was down, lose no rollout. The reconciler then ends the rollout (`end`). The end of a
-   rollout, however it comes, ends its lease (`end_rollout` in `_prelude.lua`).
+3. When a lease is over is decided as for all leases (`store/leases.py`): by the served clock, so that holders who could
+   not ask, because Redis or the API was down, lose no rollout. The reconciler then ends the rollout
+   (`StoredOsmosis.tidy`). The end of a rollout, however it comes, ends its lease (`osmosis_on_end`).
 
 The token is nowhere in Redis: who reads all of Redis can look at no rollout in its holder's name. Names of two owners
 are apart, so nobody reaches a rollout of somebody else, by id or by prefix.
@@ -14,23 +14,15 @@ are apart, so nobody reaches a rollout of somebody else, by id or by prefix.
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from rolloutpool_common.errors import LeaseExpired
-from rolloutpool_common.outcomes import RolloutEnd, RolloutStatus
-from rolloutpool_common.store import keys
+from rolloutpool_common.capabilities.osmosis.stored import AT_ONCE, NewLease
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
-from rolloutpool_common.store.records import NewLease
-from rolloutpool_common.store.rollouts import Rollouts
-
-T = TypeVar("T")
-
-AT_ONCE = 64
-"""Rollouts that are ended at the same time; more would hold up the other calls of this process."""
 
 
 class LeaseOutcome(StrEnum):
@@ -62,10 +54,10 @@ def new_lease(lasts_s: float) -> tuple[str, NewLease]:
 class PollingLeases:
     """The polling leases in one store."""
 
-    def __init__(self, connection: Connection, rollouts: Rollouts) -> None:
-        self._connection = connection
-        self._redis = connection.redis
-        self._rollouts = rollouts
+    def __init__(self, store: Store) -> None:
+        self._connection = store.connection
+        self._redis = store.connection.redis
+        self._rollouts = store.rollouts
 
     async def look(self, owner: str, idempotency_key: str, token: str) -> LeaseLook:
         """Looks at a rollout as the holder of its lease, and so renews the lease."""
@@ -88,8 +80,8 @@ class PollingLeases:
         """Finds an owner's rollouts that have a lease and have not ended."""
         with store_errors():
             if names is None:
-                return {n.decode(): uid.decode() for n, uid in (await self._redis.hgetall(keys.polled(owner))).items()}
-            found = await self._redis.hmget(keys.polled(owner), names) if names else []
+                return {n.decode(): uid.decode() for n, uid in (await self._redis.hgetall(polled(owner))).items()}
+            found = await self._redis.hmget(polled(owner), names) if names else []
         return {name: uid.decode() for name, uid in zip(names, found, strict=True) if uid is not None}
 
     async def active(self, owner: str) -> tuple[str, int]:
@@ -98,14 +90,15 @@ class PollingLeases:
             pipe = self._redis.pipeline(transaction=False)
             pipe.hsetnx(keys.EPOCH, "data", secrets.token_hex(16))
             pipe.hget(keys.EPOCH, "data")
-            pipe.hlen(keys.polled(owner))
+            pipe.hlen(polled(owner))
             _, name, count = await pipe.execute()
         return name.decode(), count
 
     async def cancel(self, uids: Iterable[str]) -> dict[str, RolloutStatus]:
         """Cancels rollouts."""
-        uids = list(uids)
-        found = await _in_turns(self._cancel, uids)
+        uids, found = list(uids), list[RolloutStatus | None]()
+        for start in range(0, len(uids), AT_ONCE):
+            found += await asyncio.gather(*map(self._cancel, uids[start : start + AT_ONCE]))
         return {uid: status for uid, status in zip(uids, found, strict=True) if status is not None}
 
     async def _cancel(self, uid: str) -> RolloutStatus | None:
@@ -114,20 +107,10 @@ class PollingLeases:
         status = await self.status(batch_id)
         return status if await self._rollouts.cancel_at(batch_id, 0) == "ok" else None
 
-    async def end(self, batch_ids: Sequence[str]) -> int:
-        """Ends the rollouts of leases that are over (`Tick.polled`); returns how many had not ended."""
-        return sum(await _in_turns(self._end, batch_ids))
 
-    async def _end(self, batch_id: str) -> bool:
-        failure = LeaseExpired().failure()
-        return await self._rollouts.settle(batch_id, 0, RolloutEnd.failed(failure)) == "ok"
-
-
-async def _in_turns(work: Callable[[str], Awaitable[T]], uids: Sequence[str]) -> list[T]:
-    done: list[T] = []
-    for start in range(0, len(uids), AT_ONCE):
-        done += await asyncio.gather(*map(work, uids[start : start + AT_ONCE]))
-    return done
+def polled(owner: str) -> str:
+    """Names the key of an owner's rollouts that have a polling lease and have not ended."""
+    return f"{keys.PREFIX}polled:{owner}"
 
 
 def _digest(token: str) -> str:
