@@ -116,10 +116,11 @@ def measure(pool: LocalPool, trainer: int, kilobytes: int, rate: float, tokenize
                 _play([("127.0.0.1", trainer, "/v1/chat/completions", "k")] * SESSIONS, kilobytes, rate)
             )
             before = Usage()
-            # At the same rate as the calls: what comes in a crowd costs less, because it is written together.
-            late = f"{url}/after/{int(1000 * SESSIONS / rate)}"
+            # At the same rate as the calls, and one by one like them: what comes in a crowd costs less, because it is
+            # written together.
+            paced = f"{url}/every/{int(1000 / rate)}"
             plain = client.submit(
-                [{"messages": question}] * SESSIONS, defaults={**defaults, "tools": ["add"]}, trainer=[late]
+                [{"messages": question}] * SESSIONS, defaults={**defaults, "tools": ["add"]}, trainer=[paced]
             )
             turns = sum(result.num_llm_calls for result in plain.results())
             plain_ms.append(_spent(before, turns)[0])

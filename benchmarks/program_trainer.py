@@ -2,7 +2,8 @@
 
     python -m benchmarks.program_trainer TOKENIZER
 
-It answers at once under `/v1`, and after so many ms under `/after/MS/v1`.
+It answers at once under `/v1`. Under `/every/MS/v1` it gives one answer every so many ms, in the order it was asked.
+With the same pause for each, rollouts that begin together would always ask together, and a crowd costs less.
 
 It gives no prompt ids, so the pool renders them (`allow_unverified`). It costs next to nothing, so what is measured
 beside it is the pool.
@@ -11,12 +12,13 @@ beside it is the pool.
 import asyncio
 import re
 import sys
+import time
 
 import orjson
 
 from rolloutpool_common.rendering import load_tokenizer
 
-_LATE = re.compile(rb"POST /after/(\d+)/")
+_PACED = re.compile(rb"POST /every/(\d+)/")
 TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 15, "b": 23}'}}
 
@@ -48,16 +50,20 @@ def reply_of(tokenizer: str) -> bytes:
 async def main(tokenizer: str) -> None:
     """Serves until it is ended; prints its port."""
     reply = reply_of(tokenizer)
+    free = 0.0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal free
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 lines = head.lower().split(b"\r\n")
                 length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
                 await reader.readexactly(length)
-                if (late := _LATE.match(head)) is not None:
-                    await asyncio.sleep(int(late[1]) / 1000)
+                if (paced := _PACED.match(head)) is not None:
+                    now = time.perf_counter()
+                    free = max(now, free + int(paced[1]) / 1000)
+                    await asyncio.sleep(free - now)
                 writer.write(reply)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -40,7 +40,6 @@ from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDia
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome
-from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
 
@@ -326,10 +325,6 @@ def _check(request: AgentRequest) -> None:
         raise DoorRefusal("invalid", "the request has no messages")
     if messages[-1]["role"] == "assistant":
         raise DoorRefusal("invalid", "the last message is the assistant's, and no turn is continued in its middle")
-    try:
-        TEXT_MESSAGES.validate_python(messages)
-    except ValidationError as error:
-        raise DoorRefusal("invalid", message_fault(error)) from None
 
 
 def _checked_sampling(request: AgentRequest) -> dict[str, Any]:

@@ -17,6 +17,7 @@ What each call was decided by is stored with it: how many replies there were whe
 calls from the first one comes to the same lines of talk as the one before it.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionE
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.store import Claim, ClaimLost, Store, keys
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.errors import store_errors
 
 GONE_MS = 5000
 """After so long without a beat a door's calls count as cut."""
@@ -107,7 +107,6 @@ class Sessions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._connection = store.connection
-        self._redis = store.connection.redis
 
     # --- by the API and the door ---------------------------------------------------------------------------------
 
@@ -117,11 +116,10 @@ class Sessions:
         if split is None:
             return None
         batch_id, index = split
-        with store_errors():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.hmget(keys.batch(batch_id), "shared", "harness")
-            pipe.hget(keys.batch(batch_id, "items"), str(index))
-            (shared, secret), own = await pipe.execute()
+        (shared, secret), own = await asyncio.gather(
+            self._connection.command("HMGET", keys.batch(batch_id), "shared", "harness"),
+            self._connection.command("HGET", keys.batch(batch_id, "items"), index),
+        )
         if shared is None or secret is None or own is None:
             return None
         options = {**orjson.loads(shared), **orjson.loads(own)}
@@ -133,9 +131,9 @@ class Sessions:
 
     async def state(self, uid: str) -> SessionState:
         """Reads how far a session is; one without a call has its first state."""
-        with store_errors():
-            found = await self._redis.hmget(keys.rollout(uid, "session"), "place", "calls", "open", "over")
-        place, calls, waiting, over = found
+        place, calls, waiting, over = await self._connection.command(
+            "HMGET", keys.rollout(uid, "session"), "place", "calls", "open", "over"
+        )
         end = None if over is None else SessionEnd.model_validate_json(over)
         return SessionState(int(place or 1), int(calls or 0), int(waiting or 0), end)
 
@@ -188,11 +186,10 @@ class Sessions:
 
     async def history(self, uid: str, n: int) -> list[dict[str, Any]] | None:
         """Reads the messages of a call, and its reply behind them; None where it has none that says anything."""
-        with store_errors():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.lindex(keys.rollout(uid, "calls"), n - 1)
-            pipe.hget(keys.rollout(uid, "replies"), str(n))
-            call, raw = await pipe.execute()
+        call, raw = await asyncio.gather(
+            self._connection.command("LINDEX", keys.rollout(uid, "calls"), n - 1),
+            self._connection.command("HGET", keys.rollout(uid, "replies"), n),
+        )
         reply = _reply(raw or b"")
         # No reply has the number 0, whose call would be the last one.
         if n < 1 or call is None or reply is None or "message" not in reply:
@@ -224,13 +221,11 @@ class Sessions:
 
     async def beat(self, address: str, start: str) -> None:
         """Says that a door is there, by the number of its start."""
-        with store_errors():
-            await self._redis.set(f"{keys.PREFIX}door:{address}", start, px=GONE_MS)
+        await self._connection.command("SET", f"{keys.PREFIX}door:{address}", start, "PX", GONE_MS)
 
     async def leave(self, address: str) -> None:
         """Says that a door is gone: the calls that it held are cut."""
-        with store_errors():
-            await self._redis.delete(f"{keys.PREFIX}door:{address}")
+        await self._connection.command("DEL", f"{keys.PREFIX}door:{address}")
 
     # --- by the runner -------------------------------------------------------------------------------------------
 
@@ -284,9 +279,8 @@ class Sessions:
 
     async def places_of(self, uid: str, calls: int) -> tuple[int, list[int]]:
         """Returns the number of the present place, and in which place each call was made last."""
-        with store_errors():
-            names = ["place", *(f"place:{n}" for n in range(1, calls + 1))]
-            found = await self._redis.hmget(keys.rollout(uid, "session"), names)
+        names = ["place", *(f"place:{n}" for n in range(1, calls + 1))]
+        found = await self._connection.command("HMGET", keys.rollout(uid, "session"), *names)
         place, *others = [int(one or 1) for one in found]
         return place, others
 

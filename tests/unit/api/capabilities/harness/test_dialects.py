@@ -240,15 +240,50 @@ def test_calls_of_two_turns_stay_two_turns() -> None:
         assert [one["role"] for one in read] == roles
 
 
+# What stands in a message of some dialect, or nearly; a name of 257 characters is too long for a policy.
+_WORDS = st.sampled_from(["", "a", "n" * 256, "n" * 257, None, 7])
+_TYPES = st.sampled_from(
+    ["text", "input_text", "function", "function_call", "function_call_output", "tool_use", "tool_result"]
+)
+_NEARLY = st.recursive(
+    st.dictionaries(
+        st.sampled_from(["id", "call_id", "tool_call_id", "tool_use_id", "name", "text", "content"]), _WORDS
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "role": st.sampled_from(["system", "user", "assistant", "tool", "developer", "narrator"]),
+            "type": _TYPES,
+            **dict.fromkeys(["id", "call_id", "tool_call_id", "tool_use_id", "name", "namespace", "text"], _WORDS),
+            "content": _WORDS | st.lists(inner, max_size=2),
+            "tool_calls": st.lists(inner, max_size=2),
+            "function": inner,
+            "arguments": json_values,
+            "output": _WORDS,
+        },
+    ),
+    max_leaves=4,
+)
+
+
 @ALL
 # A busy machine draws slowly, and would be told that the test is to blame.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    body=st.dictionaries(st.sampled_from(["messages", "input", "tools", "system", "instructions", "n"]), json_values)
+    body=st.dictionaries(
+        st.sampled_from(["messages", "input", "tools", "system", "instructions", "n"]),
+        json_values | st.lists(_NEARLY, max_size=4),
+    )
 )
-def test_odd_requests_are_read_or_refused(name: str, body: dict[str, Any]) -> None:
+@example(body={"messages": [{"role": "tool", "tool_call_id": "n" * 257, "content": "x"}]})
+@example(body={"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "n" * 257}]}]})
+@example(body={"input": [{"type": "function_call_output", "call_id": "n" * 257, "output": "x"}]})
+@example(body={"input": [{"type": "function_call", "call_id": "a", "name": "n" * 257, "arguments": "{}"}]})
+def test_odd_requests_are_refused_or_read_as_messages_that_a_policy_can_be_asked_with(
+    name: str, body: dict[str, Any]
+) -> None:
     try:
         request = DIALECTS[name].read(body, drop=True)
     except CallRefused:
         return
-    assert all(one["role"] in {"system", "user", "assistant", "tool"} for one in request.messages)
+    TEXT_MESSAGES.validate_python(request.messages)

@@ -20,6 +20,7 @@ reads the calls from the first one finds the same lines.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rolloutpool_common.capabilities.harness.given_calls import RAW_ARGUMENTS, place_of_call
@@ -27,6 +28,8 @@ from rolloutpool_common.protocol.messages import text_of
 
 NO_TOOLS = ""
 """Stands for the digest where a call has no tools."""
+REMEMBERED = 1000
+"""Characters; longer arguments are spelled anew each time."""
 Shape = tuple[str, str, tuple[tuple[str, str], ...]]
 """Role, text, and the calls with their arguments in one spelling."""
 
@@ -45,11 +48,15 @@ def shape_of(message: Mapping[str, Any]) -> Shape:
 def _spelled(arguments: Any) -> str:
     """Spells arguments in one way, whoever has written them."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return _spelling(text) if len(text) > REMEMBERED else _remembered(text)
+
+
+def _spelling(text: str) -> str:
     try:
-        read = json.loads(text if text.strip() else "{}", parse_int=_number, parse_float=_number)
+        read = _READER.decode(text if text.strip() else "{}")
         if isinstance(read, dict) and [*read] == [RAW_ARGUMENTS] and isinstance(read[RAW_ARGUMENTS], str):
-            return _spelled(read[RAW_ARGUMENTS])
-        return json.dumps(read, sort_keys=True)
+            return _spelling(read[RAW_ARGUMENTS])
+        return _WRITER.encode(read)
     except (ValueError, RecursionError):
         return text
 
@@ -57,6 +64,12 @@ def _spelled(arguments: Any) -> str:
 def _number(text: str) -> float:
     """Reads a number as JavaScript does, which gives 1.0 back as 1, long ones rounded, and -0 as 0."""
     return float(text) + 0.0
+
+
+_READER = json.JSONDecoder(parse_int=_number, parse_float=_number)
+_WRITER = json.JSONEncoder(sort_keys=True)
+# A program mostly gives a call back as it got it.
+_remembered = lru_cache(maxsize=256)(_spelling)
 
 
 @dataclass(eq=False)

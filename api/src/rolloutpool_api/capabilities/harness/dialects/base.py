@@ -13,6 +13,8 @@ import orjson
 
 from rolloutpool_common.errors import RolloutPoolError
 
+LONGEST_NAME = 256
+"""Characters, as of messages that come to the pool in any other way."""
 ErrorKind = Literal["invalid", "long", "key", "unknown", "large", "busy", "ended", "failed"]
 
 
@@ -186,6 +188,8 @@ def function_tool(name: str, description: Any, parameters: Any) -> dict[str, Any
 
 def call_of(id: str, name: str, arguments: Any) -> dict[str, Any]:
     """Makes a tool call in chat form; some programs write arguments as the object that they are, or none."""
+    _short(id, "the id of a call")
+    _short(name, "the name of a called tool")
     if arguments is not None and not isinstance(arguments, str | dict):
         raise CallRefused(f"the arguments of a call of {name[:64]!r} are neither text nor an object")
     text = arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
@@ -193,8 +197,15 @@ def call_of(id: str, name: str, arguments: Any) -> dict[str, Any]:
 
 
 def message_of(role: str, content: str | None, calls: Sequence[Any] = (), call_id: str | None = None) -> dict[str, Any]:
-    """Makes a message in normal form (`protocol/messages.py`)."""
+    """Makes a message in normal form (`protocol/messages.py`), which needs no further check."""
+    if call_id is not None:
+        _short(call_id, "the id of a call")
     return {"role": role, "content": content, "tool_calls": list(calls) or None, "tool_call_id": call_id}
+
+
+def _short(name: str, what: str) -> None:
+    if len(name) > LONGEST_NAME:
+        raise CallRefused(f"{what} has more than {LONGEST_NAME} characters")
 
 
 def joined_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,15 +30,16 @@ end
 -- Keep the reply to a call, unless it has one, and tell the door that holds its connection. Returns its place among the replies.
 local function keep_reply(uid, n, reply)
   local key, replies = k_rollout(uid, 'session'), k_rollout(uid, 'replies')
-  local known, by = redis.call('HGET', replies, n), redis.call('HGET', key, 'held:' .. n)
+  local known = redis.call('HGET', replies, n)
+  local by, replied, open, idle = unpack(redis.call('HMGET', key, 'held:' .. n, 'replied', 'open', 'idle'))
   local place
   if known then
     place = tonumber(string.match(known, '^%d+'))
   else
-    place = redis.call('HINCRBY', key, 'replied', 1)
+    place = tonumber(replied or '0') + 1
     redis.call('HSET', replies, n, place .. ' ' .. reply)
-    redis.call('HINCRBY', key, 'open', -1)
-    redis.call('HDEL', key, 'idle')
+    redis.call('HSET', key, 'replied', place, 'open', tonumber(open or '0') - 1)
+    if idle then redis.call('HDEL', key, 'idle') end
   end
   local address = by and string.match(by, '^(%S+) ')
   if address then redis.call('PUBLISH', k_door(address, 'ready'), uid .. ' ' .. n .. ' ' .. reply) end
