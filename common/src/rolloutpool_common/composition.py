@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.engines.stored import StoredEngines
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
+from rolloutpool_common.capabilities.forks.origin import ForkedFromField, ForkField
 from rolloutpool_common.capabilities.forks.stored import StoredForks
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
 CAPABILITIES: tuple[StoredCapability, ...] = (
-    *(StoredEngines(), Harness(), Grading(), Webhooks()),
-    *(StoredOsmosis(), StoredOverview(), StoredForks()),
+    *(StoredEngines(), Harness(), StoredForks(), Grading(), Webhooks()),
+    *(StoredOsmosis(), StoredOverview()),
 )
 
 
@@ -42,7 +43,11 @@ class RunOptionsFields(GraderField, HarnessField):
     """Of `RunOptions`: what a batch or a rollout may set, and a worker obeys."""
 
 
-class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField):
+class RolloutSpecFields(ForkField):
+    """Of `RolloutSpec`."""
+
+
+class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField, ForkedFromField):
     """Of `RolloutResult`."""
 
 

@@ -32,8 +32,8 @@ from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, P
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
 from rolloutpool_common.protocol.result import Sample, ToolTime, TurnSummary
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.measures import Measures
@@ -145,7 +145,7 @@ class Branch:
         number: int,
         policy: Policy,
         measures: Measures,
-        fork: ForkPoint | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         """A branch that begins with these messages."""
         self.number = number
@@ -154,7 +154,8 @@ class Branch:
         """Who is asked for its next turn; its account of tokens stays the one of the first."""
         self.tokens = policy.open_tokens()
         self.measures = measures
-        self.fork = fork
+        self.beginning = beginning
+        """Turns that it does not sample; None where it samples all."""
         self.planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
         self.turns = 0
@@ -183,7 +184,7 @@ class Branch:
 
         A capability's `note` is written in the same step, for its `on_record` in Lua.
         """
-        place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
+        place, tokens, beginning, journal = self._place, self.tokens, self.beginning, self._journal
         if place.left:
             return self._replay_turn()
         turn = self.turns + 1
@@ -191,8 +192,8 @@ class Branch:
         # A border: nothing is in flight, and the record has everything up to here.
         self._stop.check()
         certain = self._claim.clean or place.is_own
-        # A turn that a fork has of its parent is asked of nobody.
-        asks = fork is None or turn >= fork.turn
+        # A recorded turn is asked of nobody.
+        asks = beginning is None or turn >= beginning.turn
         if asks and not certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
@@ -206,7 +207,7 @@ class Branch:
             reply, asked = await self.policy.ask(self, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
-            train = train and (fork is None or fork.trains(turn))
+            train = train and (beginning is None or beginning.trains(turn))
             echo = await tokens.ingest_reply(reply, self.history.messages, asked, train=train)
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)

@@ -16,8 +16,8 @@ from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.result import Alignment, ToolTime
 from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Branch, Policy, RunningAttempt, SampledTurn
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
 from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.drain import StoppedAtBorder
@@ -38,7 +38,7 @@ class Conversation(Branch):
         policy: Policy,
         tools: ToolRunner,
         session: SessionLife | None = None,
-        fork: ForkPoint | None = None,
+        beginning: Beginning | None = None,
         policy_for: Callable[[Sequence[dict[str, Any]], Mapping[str, Any]], Awaitable[Policy]] | None = None,
     ) -> None:
         """The conversation of one attempt at a rollout; `policy_for` makes policies that are told other tools."""
@@ -49,7 +49,7 @@ class Conversation(Branch):
             number=0,
             policy=policy,
             measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace"))),
-            fork=fork,
+            beginning=beginning,
         )
         self.claim = claim
         self.spec = claim.spec
