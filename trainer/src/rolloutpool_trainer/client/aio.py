@@ -214,7 +214,7 @@ class AsyncRolloutClient(AsyncClientParts):
 
     async def workers(self) -> list[Worker]:
         """Asks what each worker announces of itself, oldest worker first."""
-        return await self.ask(calls.workers())
+        return (await self.ask(calls.workers())).workers
 
     async def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
         """Has a worker try these callback endpoints; the answer has one check per URL, in the same order."""

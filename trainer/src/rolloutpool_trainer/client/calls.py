@@ -30,7 +30,7 @@ from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
-from rolloutpool_common.protocol.workers import Worker, WorkersResponse
+from rolloutpool_common.protocol.workers import WorkersResponse
 from rolloutpool_trainer import errors
 
 T = TypeVar("T")
@@ -250,14 +250,9 @@ def tools() -> Call[list[ToolDefinition]]:
     )
 
 
-def workers() -> Call[list[Worker]]:
-    """`GET /v1/workers`; the answer has what each worker announces of itself, the oldest first."""
-    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response).workers)
-
-
-def listed_workers() -> Call[WorkersResponse]:
-    """`GET /v1/workers`; the answer also has the workers that the API cannot read, and what waits for workers."""
-    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response))
+def workers() -> Call[WorkersResponse]:
+    """`GET /v1/workers`: what each worker announces of itself, oldest first, and the workers that nobody can read."""
+    return Call(method="GET", path="/v1/workers", read=read_model(WorkersResponse))
 
 
 def groups(batch_id: str) -> Call[list[Group]]:

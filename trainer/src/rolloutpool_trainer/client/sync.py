@@ -211,7 +211,7 @@ class RolloutClient(SyncClientParts):
 
     def workers(self) -> list[Worker]:
         """Asks what each worker announces of itself, oldest worker first."""
-        return self.ask(calls.workers())
+        return (self.ask(calls.workers())).workers
 
     def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
         """Has a worker try these callback endpoints; the answer has one check per URL, in the same order."""

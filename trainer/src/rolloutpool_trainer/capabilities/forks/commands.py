@@ -1,11 +1,11 @@
 """`rolloutpool fork`."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from rolloutpool_trainer.cli import completion, options
+from rolloutpool_trainer.cli.batches import json_object, show_accepted
 
 
 def fork(
@@ -30,27 +30,11 @@ def fork(
 ) -> None:
     """Go on from a turn of a finished rollout, with the same tokens before it; prints the batch of the forks."""
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.documents import SubmitDocument
 
-    try:
-        more = json.loads(option)
-    except json.JSONDecodeError:
-        more = None
-    if not isinstance(more, dict):
-        raise typer.BadParameter("--options: write a JSON object")
+    more = json_object(option, "--options")
     if callback_key is not None:
         more["callback_api_key"] = callback_key
     endpoint = trainer[0] if len(trainer) == 1 else trainer
     with console.client(url, api_key) as client:
         batch = client.fork(rollout_id, turn, trainer=endpoint, n=n, seed=seed, **more)
-        rollouts = batch.accepted.rollouts if batch.accepted else []
-        completed = 0
-        if wait:
-            completed = sum(result.status == "completed" for result in batch.results(progress=not as_json))
-    if as_json:
-        known = {"ended": len(rollouts), "completed": completed} if wait else {}
-        console.document(SubmitDocument(batch_id=batch.batch_id, rollouts=rollouts, **known))
-    else:
-        console.line(batch.batch_id)
-    if wait and completed < len(rollouts):
-        raise typer.Exit(1)
+        show_accepted(batch, wait=wait, as_json=as_json)
