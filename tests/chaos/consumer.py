@@ -80,7 +80,7 @@ class Consumer:
 
     async def workers(self) -> int:
         """How many workers are alive."""
-        return sum(worker.alive for worker in await self._ask(calls.workers()))
+        return sum(worker.alive for worker in (await self._ask(calls.workers())).workers)
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -14,10 +14,10 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, Store
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import RunningAttempt
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
@@ -193,7 +193,7 @@ class SomeBranch:
     history: History
     tokens: TokenTrack
     planned: PlannedTurn | None = None
-    fork: ForkPoint | None = None
+    beginning: Beginning | None = None
     number: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Says what a capability keeps in Redis, and does there: one object per capability, in the tuple of `composition`.
+"""Says what a capability keeps in Redis, and does there: those that keep anything are in `composition`.
 
 1. A batch uses a capability from its commit on, or never. The field `mark` of the batch's hash says so, where it keeps
    anything there.
@@ -85,7 +85,7 @@ class StoredCapability:
     mark: ClassVar[str] = ""
     """The field of a batch's hash that says that the batch uses it. It is never shown, so it may hold secrets.
 
-    Empty for one that keeps nothing in Redis: then no script is any different for it, and `asked` is not called."""
+    Empty for one that no batch asks for: then no script is any different for it, and `asked` is not called."""
     called: ClassVar[Sequence[tuple[str, str]]] = ()
     """Where a batch's request has a URL that the pool will call: part of the request, field of that."""
     secret: ClassVar[Sequence[tuple[str, str]]] = ()

@@ -8,15 +8,13 @@ module, so nothing that a capability has here does I/O.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.capabilities.engines.stored import StoredEngines
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
-from rolloutpool_common.capabilities.forks.stored import StoredForks
+from rolloutpool_common.capabilities.forks.origin import ForkedFromField, ForkField
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessReportField
 from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
-from rolloutpool_common.capabilities.overview.stored import StoredOverview
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
 from rolloutpool_common.capability import StoredCapability
@@ -24,10 +22,8 @@ from rolloutpool_common.capability import StoredCapability
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
 
-CAPABILITIES: tuple[StoredCapability, ...] = (
-    *(StoredEngines(), Harness(), Grading(), Webhooks()),
-    *(StoredOsmosis(), StoredOverview(), StoredForks()),
-)
+CAPABILITIES: tuple[StoredCapability, ...] = (Harness(), Grading(), Webhooks(), StoredOsmosis())
+"""Those that keep something in Redis."""
 
 
 class BatchRequestFields(DeliveryField):
@@ -42,7 +38,11 @@ class RunOptionsFields(GraderField, HarnessField):
     """Of `RunOptions`: what a batch or a rollout may set, and a worker obeys."""
 
 
-class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField):
+class RolloutSpecFields(ForkField):
+    """Of `RolloutSpec`."""
+
+
+class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField, ForkedFromField):
     """Of `RolloutResult`."""
 
 

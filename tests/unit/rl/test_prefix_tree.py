@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.finished_rollouts import rollout, sample
 
-from rolloutpool_common.protocol.replay import ForkOrigin
+from rolloutpool_common.capabilities.forks.origin import ForkOrigin
 from rolloutpool_rl.prefix_tree import prefix_tree, shared_prefixes
 
 IDS = st.lists(st.integers(0, 2), max_size=8)

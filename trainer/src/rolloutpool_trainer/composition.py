@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_trainer.capabilities.engines.aio_client import AsyncEngineClient
 from rolloutpool_trainer.capabilities.engines.sync_client import SyncEngineClient
+from rolloutpool_trainer.capabilities.forks.aio_client import AsyncForkingClient
+from rolloutpool_trainer.capabilities.forks.sync_client import SyncForkingClient
 from rolloutpool_trainer.capabilities.grading.aio_batch import AsyncGradedBatch
 from rolloutpool_trainer.capabilities.grading.aio_client import AsyncGradedClient
 from rolloutpool_trainer.capabilities.grading.aio_group import AsyncGradedGroup
@@ -47,11 +49,11 @@ class SyncGroupParts(SyncGradedGroup):
     __slots__ = ()
 
 
-class AsyncClientParts(AsyncEngineClient, AsyncGradedClient):
+class AsyncClientParts(AsyncEngineClient, AsyncGradedClient, AsyncForkingClient):
     """Methods of a client, for asyncio."""
 
 
-class SyncClientParts(SyncEngineClient, SyncGradedClient):
+class SyncClientParts(SyncEngineClient, SyncGradedClient, SyncForkingClient):
     """Methods of a client that block."""
 
 
@@ -60,6 +62,7 @@ class SubmitOptions(PushedSubmit):
 
 
 COMMANDS = (
+    "rolloutpool_trainer.capabilities.forks.commands:fork",
     "rolloutpool_trainer.capabilities.grading.commands:groups",
     "rolloutpool_trainer.capabilities.grading.commands:regrade",
     "rolloutpool_trainer.capabilities.harness.commands:agent",
@@ -69,6 +72,7 @@ COMMANDS = (
 """Commands of `rolloutpool`, by their places."""
 DOCUMENTS = {
     "agent": "rolloutpool_common.protocol.result:RolloutResult",
+    "fork": "rolloutpool_trainer.cli.documents:SubmitDocument",
     "groups": "rolloutpool_trainer.capabilities.grading.documents:GroupsDocument",
     "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
 }

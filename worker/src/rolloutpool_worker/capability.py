@@ -22,6 +22,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, Store
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.ending import Decision
@@ -116,8 +117,10 @@ class PolicyParts:
     tokenizer: ChatTokenizer
     tools: list[dict[str, Any]]
     """The definitions of those that it is shown."""
-    script: Script | None
+    script: Script | None = None
     """Turns that are recorded; None where all are to be sampled."""
+    begins: int = 1
+    """The first turn that is the rollout's own; those before it were sampled for another one."""
 
 
 class OpenCapability:
@@ -140,6 +143,10 @@ class OpenCapability:
 
     def agent(self) -> "Agent | None":
         """Returns what leads the conversations of rollouts that use it; None where the agent of their options does."""
+        return None
+
+    async def beginning(self, claim: Claim) -> Beginning | None:
+        """Returns the turns of a rollout that are recorded; None where it samples all of them itself."""
         return None
 
     async def at_end(self, talk: Talk, ending: Ending | None) -> Ending | None:
@@ -175,4 +182,8 @@ class WorkerCapability:
 
     def replayed(self, parts: PolicyParts) -> Policy | None:
         """Makes the policy of a rollout that is run again from its record; None where it was sampled by another."""
+        return None
+
+    def replayed_beginning(self, result: RolloutResult, script: Script) -> Beginning | None:
+        """Says with which turns of another one a rollout that is run again began; None where all are its own."""
         return None

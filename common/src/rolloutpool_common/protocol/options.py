@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from rolloutpool_common.composition import RunOptionsFields
+from rolloutpool_common.composition import RolloutSpecFields, RunOptionsFields
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.sampling import BatchSamplingParams
 
 
@@ -174,7 +173,7 @@ class RolloutOptions(RunOptions):
         return None if value is None else check_callback_host(value)
 
 
-class RolloutSpec(RunOptions):
+class RolloutSpec(RolloutSpecFields, RunOptions):
     """One rollout as a worker runs it: defaults merged, endpoint and ids decided."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -191,8 +190,6 @@ class RolloutSpec(RunOptions):
     messages_only: bool = False
     """Came over the Osmosis wire: `server_url` is the base URL of OpenAI's chat completions, which answers without ids.
     So the result has messages and no samples."""
-    fork: ForkOrigin | None = None
-    """Where it leaves its parent, whose result is kept with the batch; null unless it is a fork."""
     v1: bool = False
     """Came over `POST /rollout`: nothing is retried, the calculator is lenient, unknown strategies are ignored."""
 

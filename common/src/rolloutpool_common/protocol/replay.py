@@ -9,6 +9,7 @@ A `ReplayRecord` has the rollout's journal, compressed against the result (`kept
 """
 
 import hashlib
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,19 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 def _is_empty(value: object) -> bool:
     return not value
-
-
-class ForkOrigin(BaseModel):
-    """Says where a fork began."""
-
-    model_config = ConfigDict(frozen=True)
-
-    uid: str
-    """The rollout that it was forked from, its parent."""
-    turn: int = Field(ge=1)
-    """The first turn that the fork has sampled itself; those before it are the parent's."""
-    train_trunk: bool = False
-    """Whether the parent's turns are trained in the fork too. They have mask 1 in the parent's samples already."""
 
 
 class ReplayRecord(BaseModel):
@@ -92,3 +80,10 @@ def definitions_digest(definitions: Sequence[Mapping[str, Any]]) -> str:
     import orjson
 
     return hashlib.blake2b(orjson.dumps(list(definitions), option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def __getattr__(name: str) -> Any:
+    # It has moved; its name can be imported from here for a release.
+    if name == "ForkOrigin":
+        return importlib.import_module("rolloutpool_common.capabilities.forks.origin").ForkOrigin
+    raise AttributeError(name)

@@ -19,7 +19,7 @@ from rolloutpool_common.protocol.answer import is_none
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.messages import Message
-from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
+from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.runs import StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
@@ -211,8 +211,6 @@ class _RolloutResult(BaseModel):
     """What the reward is made of."""
     trace: list[dict[str, Any]] | None = None
     """Protocol v1's debug trace, if `metadata.debug_trace` asked for it."""
-    forked_from: ForkOrigin | None = None
-    """The rollout whose first turns it has; null unless it is a fork."""
     replay: ReplayRecord | None = None
     """The record that a replay and a fork need, or null."""
 

@@ -14,7 +14,7 @@ rp:batch:{b}:group_counts  hash    size:{group}, with a group policy {status}:{g
                                    group policy, or for a capability that needs it
 rp:batch:{b}:names         hash    index -> the caller's name for it; only rollouts that have one, not for protocol v1
 rp:batch:{b}:rows          hash    index -> the row of an ended rollout (`protocol/rows.py`); not for protocol v1
-rp:batch:{b}:trunk         hash    0 -> the result of the rollout that its rollouts are forks of (JSON, compressed)
+rp:batch:{b}:trunk         hash    0 -> a result whose first turns its rollouts begin with (JSON, compressed)
 rp:batch:{b}:outbox        list    indexes that are queued and not published to the broker
 rp:batch:{b}:needs         hash    index -> what it needs, spelled; only rollouts that need something else than most
 rp:batch:{b}:lanes         set     lanes in which some of its rollouts have waited; the next key has those of one

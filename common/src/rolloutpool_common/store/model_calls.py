@@ -7,8 +7,9 @@ What a dead worker's claim means for the turn that it was at:
 2. Before the attempt's first call `uncalled` is emptied, and the call is sent only once Redis has that (`calling.lua`).
    It is one small script per attempt, which travels together with the calls of other rollouts (`scripting.py`).
 3. The claim itself makes the note where nothing but the request stands between the two, and the turn may be asked twice
-   (`claim.lua`): the tokenizer is loaded, no run, environment, fork or engine, no open breaker, a first attempt, and a
-   trainer that has promised this in this batch. Elsewhere a death between claim and call would be a doubt for nothing.
+   (`claim.lua`): the tokenizer is loaded, no run, environment, recorded turn or engine, no open breaker, a first
+   attempt, and a trainer that has promised this in this batch. Elsewhere a death between claim and call would be a
+   doubt for nothing.
 4. If the worker dies and the claim is still `uncalled`, nobody was asked: the next attempt asks that turn without
    doubt. If not, the trainer may have sampled the turn, and it is ambiguous (`release.lua`).
 5. A rollout that waits for its run to be resumed takes the note back, and makes it anew before it calls (`take_back`).

@@ -113,7 +113,7 @@ class NewBatch:
     group_policy: GroupPolicy | None = None
     idempotency_key: str | None = None
     trunk: bytes | None = field(default=None, repr=False)
-    """The result of the rollout that these are forks of, as JSON; None where they are no forks."""
+    """The result, as JSON, of the rollout whose first turns these begin with; None where they sample all themselves."""
     digest: str = ""
     """Digest of the request. The same idempotency key with another digest is refused."""
     v1: bool = False

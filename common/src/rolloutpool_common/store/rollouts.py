@@ -303,7 +303,7 @@ class Rollouts:
         return None if data is None else read_end(data)
 
     async def trunk(self, batch_id: str) -> bytes | None:
-        """Reads the result, as JSON, of the rollout that a batch's rollouts are forks of; None where they are none."""
+        """Reads the result, as JSON, of the rollout whose first turns those of a batch begin with; None without one."""
         with store_errors():
             data = await self._redis.hget(keys.batch(batch_id, "trunk"), "0")
         return None if data is None else expand(data)

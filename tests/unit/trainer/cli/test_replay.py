@@ -1,4 +1,4 @@
-"""`rolloutpool replay` of files and of a pool, in a process of the worker's package; `rolloutpool fork`."""
+"""`rolloutpool replay` of files and of a pool, in a process of the worker's package."""
 
 import asyncio
 import io
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.support.answered_pool import VIEW
-from tests.support.api_documents import BATCH, accepted
 from tests.support.finished_rollouts import rollout, turn
 from tests.support.journals import turn_record
 from tests.support.kept_journals import carrying
@@ -123,25 +122,3 @@ def test_a_rollout_of_the_pool(calculated: RolloutResult, pool: StubPool) -> Non
     running = run(UID)
     assert running.exit_code == 1
     assert "once it has ended" in running.stderr
-
-
-def test_fork_sends_what_was_given(pool: StubPool) -> None:
-    pool.on("POST", "/v1/rollouts/r%2F1/fork", Answer(202, accepted()))
-    options = ["--options", '{"max_turns": 9}', "-n", "2", "--seed", "5", "--callback-key", "secret"]
-    done = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", "--trainer", "http://h:1", *options])
-    assert (done.exit_code, done.stdout) == (0, f"{BATCH}\n"), done.output
-    assert pool.requests[0].body == {
-        "turn": 3,
-        "n": 2,
-        "server_url": "http://h:1",
-        "seed": 5,
-        "max_turns": 9,
-        "callback_api_key": "secret",
-    }
-    assert pool.requests[0].headers["Idempotency-Key"]
-    several = ["--trainer", "http://h:1", "--trainer", "http://h:2", "--json"]
-    done = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", *several])
-    assert json.loads(done.stdout)["batch_id"] == BATCH
-    assert pool.requests[1].body["trainer"] == {"server_urls": ["http://h:1", "http://h:2"]}
-    wrong = CliRunner().invoke(app, ["fork", "r/1", "--turn", "3", "--trainer", "http://h:1", "--options", "7"])
-    assert wrong.exit_code == 2

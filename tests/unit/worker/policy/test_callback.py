@@ -78,7 +78,7 @@ async def test_a_trainer_reads_what_the_headers_say(
         asking = await channel.to(store, trainer)
         forked_from = TurnKey("b9-7", 4) if mask == 3 else None
         call = replace(turn_of(asking), mask=mask, echo=echo, edited=mask == 2, branch=mask - 1)
-        call.forked_from = forked_from
+        call.in_place_of = forked_from
         await asking.sample(call)
         (asked,) = trainer.exchanges
     assert TurnHeaders.parse({name.title(): value for name, value in asked.headers.items()}) == TurnHeaders(

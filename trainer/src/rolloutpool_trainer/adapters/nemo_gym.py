@@ -92,16 +92,17 @@ def nemo_gym_agent(driver: PoolDriver, *, environment: str | None = None, reward
         _, response = await solve({"responses_create_params": params})
         return response
 
-    async def aggregate(body: dict[str, Any]) -> dict[str, Any]:
-        try:
-            rewards = [float(one["reward"]) for one in body["verify_responses"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise RowRefused(f"these are no results of rows: {type(error).__name__}: {error}") from None
-        means = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
-        return {"group_level_metrics": [], "agent_metrics": means, "key_metrics": means}
-
-    routes = {"/run": run, "/v1/responses": respond, "/aggregate_metrics": aggregate}
+    routes = {"/run": run, "/v1/responses": respond, "/aggregate_metrics": _aggregate}
     return Starlette(routes=[Route(at, _endpoint(work), methods=["POST"]) for at, work in routes.items()])
+
+
+async def _aggregate(body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        rewards = [float(one["reward"]) for one in body["verify_responses"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RowRefused(f"these are no results of rows: {type(error).__name__}: {error}") from None
+    means = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
+    return {"group_level_metrics": [], "agent_metrics": means, "key_metrics": means}
 
 
 class _NotRun(Exception):

@@ -50,7 +50,6 @@ for command in (
     overview.batches,
     rollouts.show,
     replay.replay,
-    replay.fork,
     view.view,
     rollouts.cancel,
     runs.run,

@@ -57,9 +57,8 @@ def submit(
 ) -> None:
     """Submit a batch and print its id."""
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.cli.documents import SubmitDocument
 
-    shared = _object(defaults, "--defaults")
+    shared = json_object(defaults, "--defaults")
     given = {
         "tokenizer_name": tokenizer,
         "max_turns": max_turns,
@@ -83,13 +82,21 @@ def submit(
             lease_seconds=lease,
             idempotency_key=idempotency_key,
         )
-        document = SubmitDocument(batch_id=batch.batch_id, rollouts=batch.accepted.rollouts if batch.accepted else [])
-        if not as_json:
-            console.line(batch.batch_id)
-        if wait:
-            _follow(batch, document, as_json=as_json)
-        elif as_json:
-            console.document(document)
+        show_accepted(batch, wait=wait, as_json=as_json)
+
+
+def show_accepted(batch: "Batch", *, wait: bool, as_json: bool) -> None:
+    """Prints a batch that was accepted just now; with `wait`, follows it to its end."""
+    from rolloutpool_trainer.cli import console
+    from rolloutpool_trainer.cli.documents import SubmitDocument
+
+    document = SubmitDocument(batch_id=batch.batch_id, rollouts=batch.accepted.rollouts if batch.accepted else [])
+    if not as_json:
+        console.line(batch.batch_id)
+    if wait:
+        _follow(batch, document, as_json=as_json)
+    elif as_json:
+        console.document(document)
 
 
 def _follow(batch: "Batch", document: "SubmitDocument", *, as_json: bool) -> None:
@@ -218,10 +225,11 @@ def _read(file: Path) -> Iterator[dict[str, Any]]:
     if not rows:
         raise typer.BadParameter(f"{file} holds no rollouts; write one JSON object a line")
     for number, row in rows:
-        yield _object(row, f"{file}, line {number}")
+        yield json_object(row, f"{file}, line {number}")
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """Reads a JSON object; raises `BadParameter`, which says where it stands."""
     try:
         value = json.loads(text)
     except ValueError as error:

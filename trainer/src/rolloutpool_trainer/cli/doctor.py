@@ -75,7 +75,7 @@ def examine(client: "RolloutClient", callbacks: "list[str] | tuple[str, ...]") -
         yield DoctorFinding("API", DoctorVerdict.OK, f"{client.base_url} answers in {elapsed:.0f} ms")
         yield from _readiness(client.ask(calls.readiness()))
         try:
-            listed = client.ask(calls.listed_workers())
+            listed = client.ask(calls.workers())
         except ClientError as error:
             needs = "it takes a key with the scope admin: " if isinstance(error, Unauthorized) else ""
             yield from (_not_checked(check, f"{needs}{error}") for check in ("workers", "tokenizers"))

@@ -224,7 +224,6 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "purge-owner": PurgeOwnerDocument,
     "show": RolloutView,
     "replay": ReplayDocument,
-    "fork": SubmitDocument,
     "cancel": CancelDocument,
     "run": RunState,
     "announce": RunState,

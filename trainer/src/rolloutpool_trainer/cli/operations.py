@@ -19,7 +19,7 @@ def workers(
     from rolloutpool_trainer.client import calls
 
     with console.client(url, api_key) as client:
-        listed = client.ask(calls.listed_workers())
+        listed = client.ask(calls.workers())
     found = listed.workers
     if as_json:
         console.document(WorkersDocument(workers=found, unreadable=listed.unreadable))

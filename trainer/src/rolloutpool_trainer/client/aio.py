@@ -208,48 +208,13 @@ class AsyncRolloutClient(AsyncClientParts):
         """
         return await self.ask(calls.cancel_rollout(rollout_id))
 
-    async def fork(
-        self,
-        rollout_id: str,
-        turn: int,
-        *,
-        trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str,
-        n: int = 1,
-        seed: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
-    ) -> AsyncBatch:
-        """Goes on from a turn of a finished rollout, with the same tokens before it.
-
-        Args:
-            rollout_id: Of the parent: its uid, or the caller's own id.
-            turn: The first turn that is sampled anew, from 1.
-            trainer: Where the policy is called: one URL in the parent's protocol, or as for `submit`.
-            n: How many forks; several are a group.
-            seed: Of the first fork's sampling; the next ones count on from it.
-            idempotency_key: As for `submit`.
-            options: Other fields of `rolloutpool_common.capabilities.forks.wire.ForkRequest`, such as a
-                `callback_api_key`.
-
-        Returns:
-            The batch of the forks.
-
-        Raises:
-            BatchRejected: The turn is past the end, or something else in the request is wrong.
-            IdempotencyConflict: The rollout has not ended, cannot be continued, or the key was used for other forks.
-        """
-        key = idempotency_key or secrets.token_hex(16)
-        call = calls.fork(rollout_id, turn, n=n, trainer=trainer, seed=seed, idempotency_key=key, **options)
-        accepted = await self.ask(call)
-        return AsyncBatch(self, accepted.batch_id, accepted)
-
     async def tools(self) -> list[ToolDefinition]:
         """Asks which tools the workers have, as a trainer renders them into its prompts."""
         return await self.ask(calls.tools())
 
     async def workers(self) -> list[Worker]:
         """Asks what each worker announces of itself, oldest worker first."""
-        return await self.ask(calls.workers())
+        return (await self.ask(calls.workers())).workers
 
     async def preflight(self, server_urls: Sequence[str]) -> list[EndpointCheck]:
         """Has a worker try these callback endpoints; the answer has one check per URL, in the same order."""

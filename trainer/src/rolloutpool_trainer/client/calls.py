@@ -30,7 +30,7 @@ from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolsResponse
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
-from rolloutpool_common.protocol.workers import Worker, WorkersResponse
+from rolloutpool_common.protocol.workers import WorkersResponse
 from rolloutpool_trainer import errors
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ PAGE = 200
 UNAVAILABLE = frozenset({429, 502, 503, 504})
 """Statuses after which the same call is sent again later."""
 
-_JSON = {"Content-Type": "application/json"}
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ def submit(
     document: dict[str, Any] = {
         "rollouts": [_document(item) for item in rollouts],
         "defaults": _document(options.get("defaults") or {}),
-        "trainer": _trainer([trainer] if isinstance(trainer, str) else trainer),
+        "trainer": trainer_document([trainer] if isinstance(trainer, str) else trainer),
         "priority": options["priority"],
         "labels": dict(options.get("labels") or {}),
         "run": options.get("run"),
@@ -179,8 +179,8 @@ def submit(
     return Call(
         method="POST",
         path="/v1/batches",
-        headers=_JSON | {"Idempotency-Key": idempotency_key},
-        body=_json(document),
+        headers=JSON | {"Idempotency-Key": idempotency_key},
+        body=json_bytes(document),
         read=read_model(BatchAccepted),
     )
 
@@ -234,35 +234,10 @@ def rollout_v1(request: RolloutRequest | Mapping[str, Any]) -> Call[RolloutRespo
     return Call(
         method="POST",
         path="/rollout",
-        headers=_JSON,
-        body=_json(_document(request)),
+        headers=JSON,
+        body=json_bytes(_document(request)),
         read=read_model(RolloutResponse),
         read_seconds=V1_SECONDS,
-    )
-
-
-def fork(
-    rollout_id: str,
-    turn: int,
-    *,
-    n: int,
-    trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | str | None,
-    idempotency_key: str,
-    **options: Any,
-) -> Call[BatchAccepted]:
-    """`POST /v1/rollouts/{id}/fork`; the answer is the batch of the forks, whose first sampled turn is `turn`.
-
-    `options` are other fields of a `ForkRequest`; None stands for those that are not set.
-    """
-    # One URL is asked in the parent's protocol.
-    place = {"server_url": trainer} if isinstance(trainer, str) else {"trainer": _trainer(trainer)}
-    fields = {"turn": turn, "n": n, **place, **options}
-    return Call(
-        method="POST",
-        path=f"{resource('rollouts', rollout_id)}/fork",
-        headers={**_JSON, "Idempotency-Key": idempotency_key},
-        body=_json({name: value for name, value in fields.items() if value is not None}),
-        read=read_model(BatchAccepted),
     )
 
 
@@ -275,14 +250,9 @@ def tools() -> Call[list[ToolDefinition]]:
     )
 
 
-def workers() -> Call[list[Worker]]:
-    """`GET /v1/workers`; the answer has what each worker announces of itself, the oldest first."""
-    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response).workers)
-
-
-def listed_workers() -> Call[WorkersResponse]:
-    """`GET /v1/workers`; the answer also has the workers that the API cannot read, and what waits for workers."""
-    return Call(method="GET", path="/v1/workers", read=lambda response: _read(WorkersResponse, response))
+def workers() -> Call[WorkersResponse]:
+    """`GET /v1/workers`: what each worker announces of itself, oldest first, and the workers that nobody can read."""
+    return Call(method="GET", path="/v1/workers", read=read_model(WorkersResponse))
 
 
 def groups(batch_id: str) -> Call[list[Group]]:
@@ -299,8 +269,8 @@ def preflight(server_urls: Sequence[str]) -> Call[list[EndpointCheck]]:
     return Call(
         method="POST",
         path="/v1/preflight",
-        headers=_JSON,
-        body=_json({"server_urls": list(server_urls)}),
+        headers=JSON,
+        body=json_bytes({"server_urls": list(server_urls)}),
         read=lambda response: _read(Preflight, response).endpoints,
     )
 
@@ -330,7 +300,8 @@ def resource(kind: str, identity: str) -> str:
     return f"/v1/{kind}/{quote(identity, safe='')}"
 
 
-def _json(document: Any) -> bytes:
+def json_bytes(document: Any) -> bytes:
+    """Writes a body."""
     # A lone surrogate is sent as it is, and the pool refuses it. Strict encoding would raise a UnicodeEncodeError here.
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
@@ -342,7 +313,10 @@ def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     return dict(value)
 
 
-def _trainer(trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any] | None:
+def trainer_document(
+    trainer: TrainerUrls | TrainerPorts | Mapping[str, Any] | Sequence[str] | None,
+) -> dict[str, Any] | None:
+    """Writes callback endpoints as the pool reads them; several URLs alone are `server_urls`."""
     if trainer is not None and not isinstance(trainer, BaseModel | Mapping):
         trainer = {"server_urls": list(trainer)}
     return None if trainer is None else _document(trainer)

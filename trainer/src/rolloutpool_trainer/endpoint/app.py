@@ -48,7 +48,7 @@ from rolloutpool_trainer.endpoint.errors import EndpointError
 from rolloutpool_trainer.endpoint.mask_check import MaskMismatch, check_mask
 from rolloutpool_trainer.endpoint.parsing import SampledParser
 from rolloutpool_trainer.endpoint.pausing import SamplingGate
-from rolloutpool_trainer.endpoint.policy import Generate, GenerateParams, Generation, sample
+from rolloutpool_trainer.endpoint.policy import EndpointPolicy, Generate, GenerateParams, Generation, sample
 from rolloutpool_trainer.endpoint.policy_failures import PolicyFailures, policy_failed
 from rolloutpool_trainer.endpoint.prompt_check import PromptCheck
 from rolloutpool_trainer.endpoint.prompts import Prompt, Prompter
@@ -115,13 +115,11 @@ def callback_app(
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     kwargs = dict(template_kwargs or {})
     return CallbackApp(
-        generate,
+        EndpointPolicy(generate, parse, policy_version),
         prompter=Prompter(loaded, keeps_ids, kwargs, PromptCheck(loaded, kwargs, check_every)),
         tools=ToolSource(tools, pool_api_key or key_from_environment(), only),
         strict=strict,
         api_key=api_key,
-        parse=parse,
-        policy_version=policy_version,
         sessions=SessionStore(max_sessions, session_ttl),
     )
 
@@ -131,25 +129,23 @@ class CallbackApp:
 
     def __init__(
         self,
-        generate: Generate,
+        policy: EndpointPolicy,
         *,
         prompter: Prompter,
         tools: ToolSource,
         strict: bool,
         api_key: str | None,
-        parse: Callable[[str], Message] | None,
-        policy_version: str | None,
         sessions: SessionStore,
     ) -> None:
         """Takes the parts that `callback_app` makes; call that function instead."""
-        self.policy_version = policy_version
+        self.policy_version = policy.version
         """Reported for turns whose generation names none. Set it while the app is paused."""
         self.sampling_log = SamplingLog()
         """Every sampling of every turn, in order."""
         self.sessions = sessions
-        self._generate, self._prompter, self._tools = generate, prompter, tools
+        self._generate, self._prompter, self._tools = policy.generate, prompter, tools
         self._strict, self._api_key = strict, api_key
-        self._parser = SampledParser(prompter.tokenizer, parse)
+        self._parser = SampledParser(prompter.tokenizer, policy.parse)
         self._proof = SessionProof(prompter, self._parser)
         self._gate = SamplingGate()
         self._failures = PolicyFailures()

@@ -16,7 +16,9 @@ import math
 import operator
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from rolloutpool_common.protocol.messages import Message
 
 
 class BadGeneration(ValueError):
@@ -63,6 +65,16 @@ class Generation:
 
 
 Generate = Callable[[list[int], GenerateParams], Generation | Awaitable[Generation]]
+
+
+class EndpointPolicy(NamedTuple):
+    """What an endpoint samples with."""
+
+    generate: Generate
+    parse: Callable[[str], Message] | None
+    """Makes a message of what it has said; None finds calls as the tokenizer's chat template writes them."""
+    version: str | None
+    """Of its weights, at first; for turns whose generation names none."""
 
 
 async def sample(generate: Generate, prompt_ids: list[int], params: GenerateParams) -> Generation:

@@ -3,6 +3,7 @@
 - `conversation` is what agents see. Start here.
 - `branch` is a line of talk with the policy: its steps, replayed or made and written down. A rollout has one or more.
 - `callback_policy` and `chat_policy` are whom a branch asks; they plan turns and open tokens.
+- `beginning` has first turns that are recorded, and says how the first own one is sampled.
 - `journal` replays what earlier attempts wrote, and makes each record durable.
 - `past_tokens` tells a restarted trainer the ids so far.
 - `history` holds the messages; `measures` sums up what a result reports.

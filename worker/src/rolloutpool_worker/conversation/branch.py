@@ -27,13 +27,12 @@ from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.process.metrics import RENDER_SECONDS
 from rolloutpool_common.protocol.drift import DriftLabel
-from rolloutpool_common.protocol.environments import EnvironmentFacts
-from rolloutpool_common.protocol.journal import EditRecord, ObservationRecord, PlannedTurn, TurnRecord
+from rolloutpool_common.protocol.journal import EditRecord, MaskPlan, ObservationRecord, PlannedTurn, TurnRecord
 from rolloutpool_common.protocol.messages import CALL_FAULTS, Message, ToolCall
-from rolloutpool_common.protocol.result import Sample, ToolTime, TurnSummary
+from rolloutpool_common.protocol.result import Sample, TurnSummary
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.history import AgentMisuse, History, normal_form
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.measures import Measures
@@ -46,6 +45,10 @@ _log = logging.getLogger(__name__)
 
 # `value` of an enumeration's member is four calls of functions.
 _LABELS = {label: label.value for label in DriftLabel}
+
+
+NOT_PLANNED = PlannedTurn(MaskPlan((), 0, None), "")
+"""Of a record whose messages no turn can be asked with yet."""
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class Branch:
         number: int,
         policy: Policy,
         measures: Measures,
-        fork: ForkPoint | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         """A branch that begins with these messages."""
         self.number = number
@@ -154,7 +157,8 @@ class Branch:
         """Who is asked for its next turn; its account of tokens stays the one of the first."""
         self.tokens = policy.open_tokens()
         self.measures = measures
-        self.fork = fork
+        self.beginning = beginning
+        """Turns that it does not sample; None where it samples all."""
         self.planned: PlannedTurn | None = None
         """How the next turn is asked; None before turn 1, and until something follows a turn."""
         self.turns = 0
@@ -183,7 +187,7 @@ class Branch:
 
         A capability's `note` is written in the same step, for its `on_record` in Lua.
         """
-        place, tokens, fork, journal = self._place, self.tokens, self.fork, self._journal
+        place, tokens, beginning, journal = self._place, self.tokens, self.beginning, self._journal
         if place.left:
             return self._replay_turn()
         turn = self.turns + 1
@@ -191,8 +195,8 @@ class Branch:
         # A border: nothing is in flight, and the record has everything up to here.
         self._stop.check()
         certain = self._claim.clean or place.is_own
-        # A turn that a fork has of its parent is asked of nobody.
-        asks = fork is None or turn >= fork.turn
+        # A recorded turn is asked of nobody.
+        asks = beginning is None or turn >= beginning.turn
         if asks and not certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")
@@ -206,7 +210,7 @@ class Branch:
             reply, asked = await self.policy.ask(self, turn)
             failpoints.hit("worker.reply_before_turn")
             # First the check, then everything else: a reply that contradicts the ledger leaves no record.
-            train = train and (fork is None or fork.trains(turn))
+            train = train and (beginning is None or beginning.trains(turn))
             echo = await tokens.ingest_reply(reply, self.history.messages, asked, train=train)
         except BaseException as error:
             self._trace.chat(turn, start, summary=None, error=error)
@@ -261,7 +265,15 @@ class Branch:
         """
         if not self._replay_observation():
             self._check_appendable()
-            await self._observe(normal_form(messages), later=stored)
+            record = ObservationRecord(
+                messages=normal_form(messages),
+                entries=(),
+                planned=NOT_PLANNED,
+                tools_ms=0.0,
+                tool_calls=0,
+                branch=self.number,
+            )
+            await self._observe(record, later=stored)
 
     async def edit(self, messages: Sequence[dict[str, Any]]) -> None:
         """Makes `messages` the whole history: truncated, summarised, reordered.
@@ -290,42 +302,22 @@ class Branch:
         record = EditRecord(messages=whole, entries=entries, planned=planned, branch=self.number)
         await self._journal.write(record, turns=len(self.measures.turns))
 
-    async def _observe(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        tools_ms: float = 0.0,
-        tool_calls: int = 0,
-        warnings: tuple[str, ...] = (),
-        times: tuple[ToolTime, ...] = (),
-        environment: EnvironmentFacts | None = None,
-        later: bool = False,
-    ) -> None:
-        """Records messages that follow a turn, and how the next one is asked."""
+    async def _observe(self, record: ObservationRecord, *, later: bool = False) -> None:
+        """Completes the record of messages that follow a turn: its entries, and how the next turn is asked."""
         history, start, turn = self.history, time.perf_counter(), self.turns
         known = len(history.messages)
-        history.append(messages)
+        history.append(record.messages)
         try:
             await self.tokens.append(history.since_last_turn(), history.through_last_turn(), turn)
-            planned = await self.policy.plan(self, turn + 1)
+            record.planned = await self.policy.plan(self, turn + 1)
         except BaseException:
             # They are no part of the transcript before the policy can be asked with them.
             history.cut(known)
             raise
-        record = ObservationRecord(
-            messages=messages,
-            entries=self.tokens.ledger.entries_since(self._place.entries),
-            planned=planned,
-            tools_ms=tools_ms,
-            tool_calls=tool_calls,
-            warnings=warnings,
-            times=times,
-            environment=environment,
-            branch=self.number,
-        )
+        record.entries = self.tokens.ledger.entries_since(self._place.entries)
         RENDER_SECONDS.observe(time.perf_counter() - start)
         self.measures.add_observation(record)
-        self.planned = planned
+        self.planned = record.planned
         await self._journal.write(record, turns=len(self.measures.turns), later=later)
 
     def _replay_turn(self) -> SampledTurn:

@@ -11,8 +11,8 @@ A turn is planned once, journaled, and asked with the very same body by any work
 4. If the trainer says that it has forgotten the rollout's session (409 `unknown_session`), the very same turn is asked
    once more, with the ledger's ids, from which it can prove and restore the session (`past_tokens`).
 
-The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. A fork's first own
-turn is a first turn to its trainer, too (`fork_point`).
+The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. The first turn behind
+recorded ones is a first turn to its trainer, too (`beginning`).
 """
 
 import logging
@@ -23,10 +23,9 @@ from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
-from rolloutpool_common.protocol.turn_headers import TurnKey
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.mask_plan import impossible
 from rolloutpool_worker.conversation.past_tokens import past_tokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
@@ -66,9 +65,9 @@ class CallbackPolicy:
 
     async def plan(self, branch: Branch, turn: int, *, edited: bool = False) -> PlannedTurn:
         """Decides with which masks a turn is tried; see `Policy.plan`."""
-        wire, fork = branch.history.wire, branch.fork
-        if fork is not None and turn == fork.turn:
-            body = self._channel.body(wire, 0, fork.prompt(branch.tokens))
+        wire, beginning = branch.history.wire, branch.beginning
+        if beginning is not None and turn == beginning.turn:
+            body = self._channel.body(wire, 0, beginning.prompt(branch.tokens))
             return PlannedTurn(_NO_MASK, body.digest, edited)
         plan = await branch.tokens.plan_mask(branch.history.messages, turn, edited=edited)
         body = self._bodies[branch.number] = self._channel.body(wire, plan.lengths[0])
@@ -77,8 +76,8 @@ class CallbackPolicy:
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
         """Asks a turn; see `Policy.ask`."""
         planned, tokens = branch.planned, branch.tokens
-        if branch.fork is not None and turn == branch.fork.turn:
-            return await self._ask_fork(branch, branch.fork)
+        if branch.beginning is not None and turn == branch.beginning.turn:
+            return await self._ask_first(branch, branch.beginning)
         if planned is None:
             call = TurnCall(turn, self._channel.body(branch.history.wire, 0), branch=branch.number)
             return await self._channel.sample(call), AskedTurn(turn)
@@ -128,23 +127,22 @@ class CallbackPolicy:
         body = call.body.with_key(RESTORE_SESSION, past.model_dump())
         return await self._channel.sample(replace(call, body=body))
 
-    async def _ask_fork(self, branch: Branch, fork: ForkPoint) -> tuple[Reply, AskedTurn]:
-        """Asks the first turn of a fork: with the ids that the parent's turn was sampled after, or else without."""
+    async def _ask_first(self, branch: Branch, beginning: Beginning) -> tuple[Reply, AskedTurn]:
+        """Asks the first turn behind recorded ones: with the ids that it is sampled after, or else without."""
         planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
-        turn, prompt = fork.turn, fork.prompt(tokens)
+        turn, prompt, origin = beginning.turn, beginning.prompt(tokens), beginning.in_place_of
         body = self._channel.body(wire, 0, prompt)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        fork.reach(tokens)
+        beginning.reach(tokens, self.open_tokens().kind)
         asked = AskedTurn(turn, edited=planned is not None and planned.edited)
-        origin = TurnKey(fork.origin.uid, turn)
         try:
-            return await self._channel.sample(TurnCall(turn, body, forked_from=origin)), asked
+            return await self._channel.sample(TurnCall(turn, body, in_place_of=origin)), asked
         except TrainerStatusError as error:
             if error.http_status not in KEY_REFUSED or prompt is None:
                 raise
             log_event(_log, logging.INFO, "prompt ids refused", status=error.http_status)
-        plain = TurnCall(turn, self._channel.body(wire, 0), mask=2, forked_from=origin)
+        plain = TurnCall(turn, self._channel.body(wire, 0), mask=2, in_place_of=origin)
         return await self._channel.sample(plain), asked
 
     def _planned_body(self, branch: Branch, planned: PlannedTurn, turn: int) -> TurnBody:

@@ -12,12 +12,12 @@ from typing import Any
 
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.process.metrics import IN_TOOLS
-from rolloutpool_common.protocol.journal import JournalRecord
+from rolloutpool_common.protocol.journal import JournalRecord, ObservationRecord
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.protocol.result import Alignment, ToolTime
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_worker.conversation.branch import Branch, Policy, RunningAttempt, SampledTurn
-from rolloutpool_worker.conversation.fork_point import ForkPoint
+from rolloutpool_worker.conversation.beginning import Beginning
+from rolloutpool_worker.conversation.branch import NOT_PLANNED, Branch, Policy, RunningAttempt, SampledTurn
 from rolloutpool_worker.conversation.history import AgentMisuse, normal_form
 from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.drain import StoppedAtBorder
@@ -38,7 +38,7 @@ class Conversation(Branch):
         policy: Policy,
         tools: ToolRunner,
         session: SessionLife | None = None,
-        fork: ForkPoint | None = None,
+        beginning: Beginning | None = None,
         policy_for: Callable[[Sequence[dict[str, Any]], Mapping[str, Any]], Awaitable[Policy]] | None = None,
     ) -> None:
         """The conversation of one attempt at a rollout; `policy_for` makes policies that are told other tools."""
@@ -49,7 +49,7 @@ class Conversation(Branch):
             number=0,
             policy=policy,
             measures=Measures(traced=bool(claim.spec.metadata.get("debug_trace"))),
-            fork=fork,
+            beginning=beginning,
         )
         self.claim = claim
         self.spec = claim.spec
@@ -192,14 +192,17 @@ class Conversation(Branch):
         elapsed = round((time.perf_counter() - start) * 1000, 3)
         times, warnings = tools.take_times(), tools.take_warnings()
         self._trace.tools(turn.turn, start, times, tools.names)
-        await self._observe(
-            [*results, *appended],
+        record = ObservationRecord(
+            messages=[*results, *appended],
+            entries=(),
+            planned=NOT_PLANNED,
             tools_ms=elapsed,
             tool_calls=len(results),
             warnings=warnings if session is None else (*warnings, *session.take_warnings()),
             times=times,
             environment=None if session is None else await session.take_facts(),
         )
+        await self._observe(record)
 
     async def step(self, turn: SampledTurn) -> None:
         """Gives a turn's message to the environment as an action, and appends what it answers as a user's message."""
@@ -220,9 +223,17 @@ class Conversation(Branch):
         elapsed = round((time.perf_counter() - start) * 1000, 3)
         message = {"role": "user", "content": answer.content, "tool_calls": None, "tool_call_id": None}
         times = (ToolTime(session.choice.name[:LONGEST_NAME], round(elapsed, 1), ok=True),)
-        await self._observe(
-            [message], tools_ms=elapsed, warnings=session.take_warnings(), times=times, environment=facts
+        record = ObservationRecord(
+            messages=[message],
+            entries=(),
+            planned=NOT_PLANNED,
+            tools_ms=elapsed,
+            tool_calls=0,
+            warnings=session.take_warnings(),
+            times=times,
+            environment=facts,
         )
+        await self._observe(record)
 
     async def ask_score(self) -> None:
         """Asks the environment what the rollout is worth; does nothing without one. Raises `EnvironmentFault`."""

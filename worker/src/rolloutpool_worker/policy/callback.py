@@ -65,8 +65,8 @@ class TurnCall:
     echo: Echo | None = None
     known: EchoText | None = None
     """Text of prompt ids that the ledger has; the reply is read from there on."""
-    forked_from: TurnKey | None = None
-    """The turn of its parent in whose place a fork's first turn is sampled."""
+    in_place_of: TurnKey | None = None
+    """The turn of another rollout in whose place this one is sampled, behind recorded ones."""
     branch: int = 0
     """Of the rollout."""
 
@@ -194,8 +194,8 @@ class CallbackChannel:
             headers[HEADER_ECHO_DIGEST] = call.echo.digest
         if call.edited:
             headers[HEADER_EDITED] = "1"
-        if call.forked_from is not None:
-            headers[HEADER_FORKED_FROM] = str(call.forked_from)
+        if call.in_place_of is not None:
+            headers[HEADER_FORKED_FROM] = str(call.in_place_of)
         if self._trace is not NO_TRACE and (parent := self._trace.traceparent(call.turn)) is not None:
             headers[HEADER_TRACEPARENT] = parent
         return headers

@@ -3,7 +3,7 @@
 - `script` reads a result: for each turn, what was sampled after which prompt, and what the tools and the environment
   answered.
 - `callback`, `tools` and `session` take the places of the real ones, and answer from a script. Where it has nothing,
-  they go on to the real ones (a fork), or end the replay.
+  they go on to the real ones, or end the replay.
 """
 
 from rolloutpool_worker.recorded.callback import RecordedCallback

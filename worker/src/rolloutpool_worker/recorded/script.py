@@ -123,7 +123,7 @@ class RecordedTurn:
 
 
 class Script:
-    """The turns of one rollout, or those of them that a fork keeps."""
+    """The turns of one rollout, or those of them with which another one begins."""
 
     def __init__(self, submitted: Messages, records: Sequence[JournalRecord], *, last: int | None = None) -> None:
         """Reads a journal."""
@@ -181,7 +181,7 @@ class Script:
         return found
 
     def drop_logprobs(self, *, keep: Collection[int]) -> None:
-        """Puts zeros in the place of log-probabilities: what a fork does not train has none, as in its result."""
+        """Puts zeros in the place of log-probabilities, of which turns that are not trained have none."""
         for number, turn in enumerate(self._turns, 1):
             if number not in keep:
                 turn.parts = tuple(replace(part, logprobs=[0.0] * len(part.ids)) for part in turn.parts)
@@ -210,7 +210,7 @@ def _turn(record: TurnRecord, context: ContextFold) -> RecordedTurn:
 
 def _follow(context: ContextFold, entries: Sequence[Entry]) -> None:
     for entry in entries:
-        # Another tail begins behind what any turn before was asked with. A fork may cut that, and its turns keep it.
+        # Another tail begins behind what any turn before was asked with. A drift may cut that, and its turns keep it.
         keep, anew = getattr(entry, "keep", None), isinstance(entry, ForkEntry)
         context.add(unpack(entry.ids, array("I")), keep, anew=anew)
 

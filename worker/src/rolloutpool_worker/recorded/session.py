@@ -1,8 +1,8 @@
 """The session of an environment that answers from a script.
 
-In a replay there is no environment: `RecordedEnvironment` stands for it, and all that a session says is recorded. In a
-fork the environment is real; only the turns that the fork keeps are answered from the record. What brings its session
-to where the parent's was is done before the agent begins (`rollout.fork`).
+In a replay there is no environment: `RecordedEnvironment` stands for it, and all that a session says is recorded. Where
+only the first turns are recorded, it is real, and these turns alone are answered from the record. What brings its
+session to where it was after them is done before the agent begins (`rollout.environment`).
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class RecordedSession(SessionLife):
     async def take_facts(self) -> EnvironmentFacts | None:
         """Returns what the record has of a turn; of others, what the environment has said."""
         turn = self._script.turn(self.turn) if self.turn else None
-        # A turn whose calls were not answered in the parent has no facts there, and its calls were made now.
+        # A recorded turn whose calls were not answered has no facts, and its calls were made now.
         if turn is None or (turn.facts is None and not self._script.whole):
             return await super().take_facts()
         return turn.facts

@@ -11,6 +11,7 @@ definitions of its tools where a prompt is rendered here: for engines, after edi
 """
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,10 @@ from pydantic import ValidationError
 
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
-from rolloutpool_common.protocol.drift import NO_DRIFT
-from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.kept_journal import ResultChanged
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.replay import (
-    ForkOrigin,
     ReplayDifference,
     ReplayRecord,
     ReplayReport,
@@ -41,7 +39,6 @@ from rolloutpool_worker.composition import CAPABILITIES
 from rolloutpool_worker.conversation.branch import RunningAttempt
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.conversation.fork_point import ForkPoint
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
@@ -61,11 +58,22 @@ from rolloutpool_worker.recorded.session import RecordedEnvironment
 from rolloutpool_worker.replay.differences import differences
 from rolloutpool_worker.rollout.environment import begin_session, tools_of
 from rolloutpool_worker.rollout.outcome import make_result
-from rolloutpool_worker.tools import TOOLS, IsolatedTools, ToolHost, ToolLimits, ToolWatch
+from rolloutpool_worker.tools import TOOLS, IsolatedTools, Tool, ToolHost, ToolLimits, ToolWatch
 
 _NOWHERE = "http://replay.invalid"
 """Stands for the endpoint, which is not asked."""
 _MOST_DIFFERENCES = 20
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A rollout that is run again: what its result says of it, and the tokenizer of here."""
+
+    result: RolloutResult
+    record: ReplayRecord
+    script: Script
+    spec: RolloutSpec
+    tokenizer: ChatTokenizer
 
 
 class Replayer:
@@ -107,7 +115,7 @@ class Replayer:
         notes = [
             f"{name} differs: {ours[name]} here" for name, theirs in result.tokenizer.items() if ours[name] != theirs
         ]
-        again, stopped = await self._again(result, record, script, spec, loaded, notes)
+        again, stopped = await self._again(Rerun(result, record, script, spec, loaded), notes)
         found = [*stopped, *([] if again is None else differences(result, again))]
         return ReplayReport(
             uid=result.uid,
@@ -118,26 +126,19 @@ class Replayer:
             differences=found[:_MOST_DIFFERENCES],
         )
 
-    async def _again(
-        self,
-        result: RolloutResult,
-        record: ReplayRecord,
-        script: Script,
-        spec: RolloutSpec,
-        tokenizer: ChatTokenizer,
-        notes: list[str],
-    ) -> tuple[RolloutResult | None, list[ReplayDifference]]:
+    async def _again(self, rerun: Rerun, notes: list[str]) -> tuple[RolloutResult | None, list[ReplayDifference]]:
         """Runs the agent; returns the new result, and what has stopped the run before its end."""
+        result, record, spec = rerun.result, rerun.record, rerun.spec
         claim = _claim(result, spec)
         stop, journal = RolloutStop(self._drain), Journal(None, claim, [], self._drain)
-        session = self._session(claim, script, record, result.environment)
+        session = self._session(rerun, claim)
         talk: Conversation | None = None
         outcome = RolloutEnd(result.status, FinishReason.ERROR)
         stopped: list[ReplayDifference] = []
         try:
             asked = claim if session is None else await begin_session(session, claim, journal, stop)
             tools = tools_of(spec, session)
-            talk = self._conversation(RunningAttempt(asked, journal, stop), script, tokenizer, tools, session)
+            talk = self._conversation(rerun, RunningAttempt(asked, journal, stop), tools, session)
             if record.tools_digest not in ("", definitions_digest(talk.tokens.tools)):
                 notes.append("the tools here are others than the worker had (ROLLOUTPOOL_PLUGINS names plug-ins)")
             agent = AGENTS.get(spec.agent)
@@ -149,7 +150,7 @@ class Replayer:
         except RecordEnds as error:
             # The record of a rollout that failed, or was stopped, ends before its agent does.
             if result.status is RolloutStatus.COMPLETED:
-                stopped.append(_stop("end", result.finish_reason, error.message, len(script) + 1))
+                stopped.append(_stop("end", result.finish_reason, error.message, len(rerun.script) + 1))
         except RolloutError as error:
             if result.failure is None or result.failure.category is not error.category:
                 turn = None if talk is None else talk.turn
@@ -163,28 +164,21 @@ class Replayer:
                 await session.close()
         if talk is None:
             return None, stopped
-        fingerprint = tokenizer.fingerprint.model_dump()
+        fingerprint = rerun.tokenizer.fingerprint.model_dump()
         again = await asyncio.to_thread(make_result, claim, outcome, talk, tokenizer=fingerprint, spans=Spans())
         return again, stopped
 
-    def _session(
-        self, claim: Claim, script: Script, record: ReplayRecord, report: EnvironmentReport | None
-    ) -> RecordedSession | None:
-        choice = claim.spec.environment
+    def _session(self, rerun: Rerun, claim: Claim) -> RecordedSession | None:
+        choice = rerun.spec.environment
         if choice is None:
             return None
-        environment = RecordedEnvironment(script, record, report)
-        return RecordedSession(script, environment, choice, claim.uid, claim.attempt, self._environments)
+        environment = RecordedEnvironment(rerun.script, rerun.record, rerun.result.environment)
+        return RecordedSession(rerun.script, environment, choice, claim.uid, claim.attempt, self._environments)
 
     def _conversation(
-        self,
-        attempt: RunningAttempt,
-        script: Script,
-        tokenizer: ChatTokenizer,
-        tools: dict[str, Any],
-        session: RecordedSession | None,
+        self, rerun: Rerun, attempt: RunningAttempt, tools: dict[str, Tool], session: RecordedSession | None
     ) -> Conversation:
-        claim, spec = attempt.claim, attempt.claim.spec
+        script, tokenizer, claim, spec = rerun.script, rerun.tokenizer, attempt.claim, attempt.claim.spec
         asking = Asking(
             self._client,
             spec,
@@ -196,7 +190,11 @@ class Replayer:
             breakers=Breakers(),
         )
         callable_tools = [tool.shown for tool in tools.values()]
-        parts = PolicyParts(claim, spec, asking, tokenizer, callable_tools, script)
+        begun = (one.replayed_beginning(rerun.result, script) for one in CAPABILITIES)
+        beginning = next((found for found in begun if found is not None), None)
+        parts = PolicyParts(
+            claim, spec, asking, tokenizer, callable_tools, script, 1 if beginning is None else beginning.turn
+        )
         policy = next((own for one in CAPABILITIES if (own := one.replayed(parts)) is not None), None)
         if policy is None:
             shown = [tool.shown for tool in TOOLS.values()] if session is None else callable_tools
@@ -209,20 +207,8 @@ class Replayer:
             policy=policy,
             tools=RecordedTools(script, tools, lenient=spec.v1, host=self._tools),
             session=session,
-            fork=None if spec.fork is None else _fork_point(spec.fork, script),
+            beginning=beginning,
         )
-
-
-def _fork_point(origin: ForkOrigin, script: Script) -> ForkPoint:
-    """Makes the fork point of a fork; its parent's prompt is in its own result, unless its trainer had another one."""
-    known = [turn for number in range(1, len(script) + 1) if (turn := script.turn(number)) is not None]
-    first = known[origin.turn - 1] if origin.turn <= len(known) else None
-    same = first is not None and first.summary.drift in NO_DRIFT
-    return ForkPoint(
-        origin,
-        first.prompt_ids if first is not None and same else None,
-        frozenset(turn.summary.turn for turn in known[: origin.turn - 1] if turn.trained),
-    )
 
 
 def _spec(result: RolloutResult, record: ReplayRecord, script: Script, tokenizer: str | None) -> RolloutSpec:
@@ -236,7 +222,6 @@ def _spec(result: RolloutResult, record: ReplayRecord, script: Script, tokenizer
         "metadata": result.metadata,
         "group": result.group,
         "labels": result.labels,
-        "fork": result.forked_from,
     }
     try:
         return RolloutSpec.model_validate(fields)

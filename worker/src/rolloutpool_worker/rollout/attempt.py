@@ -18,6 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from rolloutpool_common.errors import (
@@ -38,6 +39,7 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.agents.tool_calls import AGENTS, Agent
 from rolloutpool_worker.capability import Ending
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy, RunningAttempt
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
@@ -50,17 +52,18 @@ from rolloutpool_worker.policy import Asking, TrainerDown
 from rolloutpool_worker.policy.asking import ungated
 from rolloutpool_worker.policy.breaker import waited_s
 from rolloutpool_worker.policy.endpoint import ReplyLimits
+from rolloutpool_worker.recorded import RecordedTools
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
-from rolloutpool_worker.rollout.fork import runner_of
 from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.rollout.policies import Policies
 from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.talk import RolloutTalk
+from rolloutpool_worker.tools import ToolRunner
 
 _log = logging.getLogger(__name__)
 
@@ -279,16 +282,13 @@ class Attempt:
         # rollout that is isolated for its lifetime crash count (then `crashes` is 0) stays isolated after one turn.
         after_write = self._stop.clear_suspect if services.role is WorkerRole.ISOLATED and claim.crashes > 0 else None
         journal = self._journal = Journal(services.store, claim, records, services.drain, after_write=after_write)
-        fork = spec.fork
-        trunk = None if fork is None else await self._retry_store(lambda: services.trunks.of(claim.batch_id, fork))
-        session = self._session = session_of(claim, services.environments, trunk)
-        claim = claim if session is None else await begin_session(session, claim, journal, self._stop, trunk)
+        beginning = await self._recorded_beginning() if self._capabilities else None
+        session = self._session = session_of(claim, services.environments, beginning)
+        claim = claim if session is None else await begin_session(session, claim, journal, self._stop, beginning)
         spec = claim.spec
         tools = tools_of(spec, session)
 
-        policies = Policies(
-            services, claim, self._asking(spec), tokenizer, tools, None if trunk is None else trunk.script
-        )
+        policies = Policies(services, claim, self._asking(spec), tokenizer, tools, beginning)
 
         async def policy_for(
             shown: Sequence[dict[str, Any]] | None, sampling: Mapping[str, Any] | None = None
@@ -296,16 +296,26 @@ class Attempt:
             return await self._retry_store(lambda: policies.open(shown, sampling))
 
         policy = await policy_for(None)
+        runner: Callable[..., ToolRunner] = (
+            ToolRunner if beginning is None else partial(RecordedTools, beginning.script)
+        )
         talk = self._conversation = Conversation(
             RunningAttempt(claim, journal, self._stop, self.trace),
             policy=policy,
             policy_for=policy_for,
-            tools=runner_of(trunk, tools, spec, services.tool_host),
+            tools=runner(tools, lenient=spec.v1, host=services.tool_host, on_error=spec.on_tool_error),
             session=session,
-            fork=None if trunk is None else trunk.fork_point(policy.open_tokens().kind),
+            beginning=beginning,
         )
         self.gate.guard(talk, journal)
         return agent, talk
+
+    async def _recorded_beginning(self) -> Beginning | None:
+        """Asks the capabilities for turns of this rollout that are recorded."""
+        for capability in self._capabilities:
+            if (found := await self._retry_store(partial(capability.beginning, self._claim))) is not None:
+                return found
+        return None
 
     def _asking(self, spec: RolloutSpec) -> Asking:
         services, settings = self._services, self._services.settings

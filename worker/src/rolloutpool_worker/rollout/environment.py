@@ -15,6 +15,7 @@ from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.drain import RolloutStop
 from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
@@ -22,18 +23,17 @@ from rolloutpool_worker.environments.host import EnvironmentHost
 from rolloutpool_worker.environments.resume import open_session
 from rolloutpool_worker.environments.session import SessionLife
 from rolloutpool_worker.recorded import RecordedSession
-from rolloutpool_worker.rollout.fork import Trunk
 from rolloutpool_worker.tools import TOOLS, Tool
 
 
-def session_of(claim: Claim, host: EnvironmentHost, trunk: Trunk | None = None) -> SessionLife | None:
+def session_of(claim: Claim, host: EnvironmentHost, beginning: Beginning | None = None) -> SessionLife | None:
     """Makes the attempt's session, not opened yet; None where the rollout names no environment."""
     choice = claim.spec.environment
     if choice is None:
         return None
     environment = _named(choice.name, claim, host)
-    if trunk is not None:
-        return RecordedSession(trunk.script, environment, choice, claim.uid, claim.attempt, host)
+    if beginning is not None:
+        return RecordedSession(beginning.script, environment, choice, claim.uid, claim.attempt, host)
     return SessionLife(environment, choice, claim.uid, claim.attempt, host)
 
 
@@ -52,16 +52,16 @@ def _named(name: str, claim: Claim, host: EnvironmentHost) -> Environment:
 
 
 async def begin_session(
-    life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop, trunk: Trunk | None = None
+    life: SessionLife, claim: Claim, journal: Journal, stop: RolloutStop, beginning: Beginning | None = None
 ) -> Claim:
     """Opens the session, and journals that it was opened."""
     inherited = journal.inherited
-    before = inherited if trunk is None else trunk.session_records(inherited)
+    before = inherited if beginning is None else beginning.session_records(inherited)
     record = await open_session(life, before)
     if inherited:
         journal.place(0).replay(EnvironmentRecord)
     else:
-        # A fork's session was opened as its parent's was, and is noted in a journal of its own.
+        # Behind recorded turns it was opened as the record says, and is noted in a journal of its own.
         record = record or next(one for one in before if isinstance(one, EnvironmentRecord))
         life.messages = record.messages
         await journal.write(record, turns=0)

@@ -49,7 +49,6 @@ def make_result(
         attempt=claim.attempt,
         worker=claim.worker_id,
         tokenizer=tokenizer,
-        forked_from=spec.fork,
         **({} if talk is None else _of_talk(talk, outcome)),
     )
     if talk is not None:

@@ -16,11 +16,12 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
 from rolloutpool_worker.capability import PolicyParts
+from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import Asking, CallbackChannel
-from rolloutpool_worker.recorded import RecordedCallback, Script
+from rolloutpool_worker.recorded import RecordedCallback
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 
@@ -35,15 +36,15 @@ class Policies:
         asking: Asking,
         tokenizer: ChatTokenizer | None,
         tools: Mapping[str, Tool],
-        script: Script | None,
+        beginning: Beginning | None,
     ) -> None:
-        """Asks nobody; `script` has turns that are recorded."""
+        """Asks nobody."""
         self._services = services
         self._claim = claim
         self._asking = asking
         self._tokenizer = tokenizer
         self._tools = tools
-        self._script = script
+        self._beginning = beginning
 
     async def open(
         self, shown: Sequence[dict[str, Any]] | None = None, sampling: Mapping[str, Any] | None = None
@@ -54,7 +55,7 @@ class Policies:
         these parameters in the place of the rollout's.
         """
         services, claim, asking = self._services, self._claim, self._asking
-        tokenizer, script, spec = self._tokenizer, self._script, claim.spec
+        tokenizer, beginning, spec = self._tokenizer, self._beginning, claim.spec
         changed = dict(sampling or {})
         if shown and not spec.token_in:
             # No trainer knows them from elsewhere. An engine is asked with ids, in which they are rendered already.
@@ -67,15 +68,18 @@ class Policies:
                 raise RequestFault("this worker asks nobody who answers with messages alone")
             return services.messages_policy(asking, own)
         if spec.token_in:
-            return await services.policies[spec.protocol](PolicyParts(claim, spec, asking, tokenizer, own, script))
+            parts = PolicyParts(claim, spec, asking, tokenizer, own)
+            if beginning is not None:
+                parts = replace(parts, script=beginning.script, begins=beginning.turn)
+            return await services.policies[spec.protocol](parts)
         if shown is None and spec.environment is None:
             # All tools of this worker, not only those that the rollout may call: the trainer decides which ones its
             # prompt shows, and `FirstPrompt` finds that out. In an environment it is told them.
             own = [tool.shown for tool in TOOLS.values()]
         callback = (
             CallbackChannel(asking, services.trainers)
-            if script is None
-            else RecordedCallback(script, asking, services.trainers)
+            if beginning is None
+            else RecordedCallback(beginning.script, asking, services.trainers)
         )
         kind = await services.kinds.of(spec)
         plain = shown is None and not spec.v1 and spec.environment is None

@@ -1,4 +1,4 @@
-"""The record in a result that a replay or a fork begins with (`common/protocol/replay.py`)."""
+"""The record in a result from which its rollout can be run again (`common/protocol/replay.py`)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

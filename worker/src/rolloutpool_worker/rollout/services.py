@@ -43,7 +43,6 @@ from rolloutpool_worker.policy import (
 )
 from rolloutpool_worker.policy.deadlines import Deadlines
 from rolloutpool_worker.policy.waits import ProcessWaits
-from rolloutpool_worker.rollout.fork import Trunks
 from rolloutpool_worker.rollout.run_gate import RunGates
 from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
@@ -188,7 +187,6 @@ class Services:
         self.versions = PolicyVersions()
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
-        self.trunks = Trunks(self.store)
         self.drain = Drain()
         self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)

@@ -20,6 +20,7 @@ from rolloutpool_api.errors import Conflict, Rejected
 from rolloutpool_api.fault_list import FaultList
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.submission import plan_batch
+from rolloutpool_common.capabilities.forks.origin import ForkOrigin
 from rolloutpool_common.capabilities.forks.wire import ForkRequest
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.endpoint import EndpointOptions, EndpointProtocol
@@ -34,7 +35,6 @@ from rolloutpool_common.protocol.journal import (
 )
 from rolloutpool_common.protocol.kept_journal import JournalMissing, KeptJournal, ResultChanged, read_journal
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.replay import ForkOrigin
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import NewBatch
 

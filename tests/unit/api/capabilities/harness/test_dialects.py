@@ -159,7 +159,7 @@ def test_what_a_program_gives_back_continues_its_line(
     for n, turn in enumerate(turns, 1):
         request = DIALECTS[name].read(asked(name, history), drop=False)
         TEXT_MESSAGES.validate_python(request.messages)
-        found = lines.find(n, n - 1, request.messages, request.tools, "t")
+        found = lines.find(n, n - 1, request.messages, "t" if request.tools else "")
         assert found.line.number == 1
         lines.answered(found.line, n, n, turn)
         given_back = written(name, reply_of(turn, n), asked(name, history), streamed=streamed)

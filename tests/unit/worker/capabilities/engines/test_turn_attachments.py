@@ -73,8 +73,8 @@ def test_half_of_a_turn_is_not_the_turn() -> None:
     assert report.missing == {ROUTED: 1}
 
 
-def test_a_forks_first_turns_are_its_parents() -> None:
-    kept = TurnAttachments(spec(ROUTED, fork={"uid": "b-0", "turn": 3}), 100_000)
+def test_turns_before_its_own_have_theirs_elsewhere() -> None:
+    kept = TurnAttachments(spec(ROUTED), 100_000, 3)
     kept.add([piece(3)])
     report = reported(kept, [sample((1, 2), (2, 2), (3, 2))])
     assert report.missing == {ROUTED: 0}

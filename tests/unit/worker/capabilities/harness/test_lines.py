@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rolloutpool_common.capabilities.harness.given_calls import given_id
 from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine, shape_of
 
-TOOLS = [{"type": "function", "function": {"name": "shell", "parameters": {}}}]
 Message = dict[str, Any]
 
 
@@ -40,7 +39,7 @@ SHELL = said("assistant", "I look.", [("shell", '{"command": "ls"}')])
 def begun(reply: Message = SHELL) -> tuple[Lines, TalkLine]:
     """A session with one line that has one reply."""
     lines = Lines()
-    line = lines.find(1, 0, [USER], TOOLS, "t").line
+    line = lines.find(1, 0, [USER], "t").line
     lines.answered(line, 1, 1, reply)
     return lines, line
 
@@ -81,7 +80,7 @@ def test_blanks_around_a_reply_are_no_part_of_it() -> None:
 
 def test_a_reply_that_comes_back_continues_its_line_with_the_policy_s_ids() -> None:
     lines, line = begun()
-    found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], TOOLS, "t")
+    found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], "t")
     assert (found.line, found.begins) == (line, False)
     assert [one["tool_call_id"] for one in found.new] == ["own0"]
 
@@ -98,14 +97,14 @@ def test_a_reply_that_comes_back_continues_its_line_with_the_policy_s_ids() -> N
 )
 def test_what_does_not_go_on_begins_a_line(history: list[Message], tools: str, replied: int) -> None:
     lines, _ = begun()
-    found = lines.find(2, replied, history, TOOLS, tools)
+    found = lines.find(2, replied, history, tools)
     assert (found.begins, found.line.number) == (True, 2)
 
 
 def test_a_new_line_takes_what_it_shares_as_it_was_sampled() -> None:
     reply = {**SHELL, "reasoning_content": "hm"}
     lines, line = begun(reply)
-    found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], TOOLS, "other")
+    found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], "other")
     assert (found.line.parent, found.line.shared) == (line, 2)
     assert found.new[1] == reply
 
@@ -114,33 +113,33 @@ def test_an_id_of_a_reply_that_was_not_there_yet_stays_as_it_is() -> None:
     """A program may name any id. When the calls are read again, the reply is there already."""
     made_up = [USER, said("assistant", "Mine.", [("shell", "{}")], "x"), result_of(1)]
     first = Lines()
-    line = first.find(1, 0, [USER], TOOLS, "t").line
-    before = first.find(2, 0, made_up, TOOLS, "t").new
+    line = first.find(1, 0, [USER], "t").line
+    before = first.find(2, 0, made_up, "t").new
     again = Lines()
-    line = again.find(1, 0, [USER], TOOLS, "t").line
+    line = again.find(1, 0, [USER], "t").line
     again.answered(line, 1, 1, SHELL)
-    assert again.find(2, 0, made_up, TOOLS, "t").new == before
+    assert again.find(2, 0, made_up, "t").new == before
     assert before[-1]["tool_call_id"] == given_id(1, 0)
 
 
 def test_of_equal_lines_the_one_is_meant_whose_ids_are_named() -> None:
     lines = Lines()
-    twins = [lines.find(n, 0, [USER], TOOLS, "t").line for n in (1, 2, 3)]
+    twins = [lines.find(n, 0, [USER], "t").line for n in (1, 2, 3)]
     for n, line in enumerate(twins, 1):
         lines.answered(line, n, n, SHELL)
-    found = lines.find(4, 3, [USER, given_back(SHELL, 2), result_of(2)], TOOLS, "t")
+    found = lines.find(4, 3, [USER, given_back(SHELL, 2), result_of(2)], "t")
     assert found.line is twins[1]
 
 
 def test_of_equal_lines_the_one_is_meant_whose_reply_is_named() -> None:
     lines = Lines()
-    twins = [lines.find(n, 0, [USER], TOOLS, "t").line for n in (1, 2, 3)]
+    twins = [lines.find(n, 0, [USER], "t").line for n in (1, 2, 3)]
     for n, line in enumerate(twins, 1):
         lines.answered(line, n, n, said("assistant", "Done."))
     history = [USER, said("assistant", "Done."), USER]
-    assert lines.find(4, 3, history, TOOLS, "t", after=2).line is twins[1]
+    assert lines.find(4, 3, history, "t", after=2).line is twins[1]
     # Asked once more from there, it is a line that leaves this one, although others have equal texts.
-    again = lines.find(5, 3, history, TOOLS, "t", after=2)
+    again = lines.find(5, 3, history, "t", after=2)
     assert (again.begins, again.line.parent) == (True, twins[1])
 
 
@@ -166,7 +165,7 @@ class World:
     def call(self, messages: list[Message], tools: str) -> None:
         asked = Asked(len(self.calls) + 1, len(self.replies), messages, tools)
         self.calls.append(asked)
-        self.open[asked.n] = self.lines.find(asked.n, asked.replied, messages, TOOLS, tools).line
+        self.open[asked.n] = self.lines.find(asked.n, asked.replied, messages, tools).line
 
     def reply(self, n: int, message: Message) -> None:
         place = len(self.replies) + 1
@@ -198,7 +197,7 @@ def test_reading_the_calls_again_finds_the_same_lines(data: st.DataObject) -> No
         world.call(history, data.draw(st.sampled_from(["t", "t", "other"])))
     again, late = Lines(), []
     for asked in world.calls:
-        line = again.find(asked.n, asked.replied, asked.messages, TOOLS, asked.tools).line
+        line = again.find(asked.n, asked.replied, asked.messages, asked.tools).line
         if asked.n not in world.replies:
             late.append(line)
             continue

@@ -13,7 +13,7 @@ from rolloutpool_common.capabilities.harness.wire import TRAINED, LineKind
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.tokens.samples import SampleSegment
 from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
-from rolloutpool_worker.capabilities.harness.report import complete, cut_after, judge
+from rolloutpool_worker.capabilities.harness.report import SessionCalls, complete, cut_after, judge
 
 DONE = said("assistant", "Done.")
 
@@ -28,7 +28,7 @@ class Talk:
     def call(self, *history: Message, tools: str = "t", reply: Message = SHELL) -> tuple[TalkLine, list[Message]]:
         """Calls, and returns the line and the history with the reply."""
         self.n += 1
-        line = self.lines.find(self.n, self.n - 1, history, [tools] if tools else [], tools).line
+        line = self.lines.find(self.n, self.n - 1, history, tools).line
         self.lines.answered(line, self.n, self.n, reply)
         return line, [*history, given_back(reply, self.n)]
 
@@ -142,7 +142,7 @@ def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> 
         tokens.append(sum(turns))
     lost = data.draw(st.sets(st.integers(1, 10)))
     kinds = data.draw(st.sampled_from([TRAINED, tuple(LineKind), (LineKind.MAIN,), ()]))
-    result = complete(result_with(samples), talk.lines.all, samples_of, kinds, calls=talk.n, lost=lost)
+    result = complete(result_with(samples), talk.lines.all, samples_of, kinds, SessionCalls(talk.n, lost=lost))
     report = result.harness
     assert report is not None
     assert [line.tokens for line in report.lines] == tokens
@@ -165,7 +165,7 @@ def test_thousands_of_lines_are_judged_in_time(begins: str) -> None:
     for n in range(1, calls + 1):
         replied = 0 if begins == "beside" else n - 1
         text = "x" if begins == "alike" else f"x{n}"
-        line = lines.find(n, replied, [dict(system), said("user", text)], ["t"], "t").line
+        line = lines.find(n, replied, [dict(system), said("user", text)], "t").line
         lines.answered(line, n, n, DONE)
     started = time.monotonic()
     assert len(judge(lines.all)) == calls

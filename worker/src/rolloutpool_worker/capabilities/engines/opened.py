@@ -60,7 +60,7 @@ class WorkerEngines(WorkerCapability):
 
 
 def _policy_of(parts: PolicyParts, sample: Sampler) -> EnginePolicy:
-    spec, tokenizer, tools = parts.spec, parts.tokenizer, parts.tools
+    spec, tokenizer, tools, begins = parts.spec, parts.tokenizer, parts.tools, parts.begins
     parser = TurnParser.of(tokenizer, tools, spec.response_template)
-    attachments = TurnAttachments(spec, parts.claim.attachment_bytes) if spec.attach else None
-    return EnginePolicy(sample, partial(EngineTokens, spec, tokenizer, tools, parser), attachments)
+    attachments = TurnAttachments(spec, parts.claim.attachment_bytes, begins) if spec.attach else None
+    return EnginePolicy(sample, partial(EngineTokens, spec, tokenizer, tools, parser, begins), attachments)

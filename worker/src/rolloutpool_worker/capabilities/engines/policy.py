@@ -61,13 +61,13 @@ class EnginePolicy:
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
         """Asks a turn; see `Policy.ask`. The reply has the message that a parser makes of what was sampled."""
-        tokens, planned, fork = branch.tokens, branch.planned, branch.fork
+        tokens, planned, beginning = branch.tokens, branch.planned, branch.beginning
         assert isinstance(tokens, EngineTokens)
         await tokens.open(branch.messages)
         if planned is not None and planned.digest != tokens.ledger.digest.hex():
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        if fork is not None and turn == fork.turn:
-            fork.check(tokens)
+        if beginning is not None and turn == beginning.turn:
+            beginning.check(tokens)
         sampled = await self._sample(turn, tokens.prompt(), branch=branch.number)
         ids, call_ids = sampled.ids, sampled.call_ids
         whole = sampled.finish is Finish.STOP

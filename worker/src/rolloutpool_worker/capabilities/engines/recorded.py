@@ -1,7 +1,7 @@
 """RecordedEngine samples turns from a script, and has the engine sample turns that the script does not have.
 
-It answers with ids; their text is parsed again. Prompts are compared in a fork: the parent's were rendered by another
-process, and a turn may be continued only after the very ids that it was sampled after.
+It answers with ids; their text is parsed again. Prompts are compared where only the first turns are recorded: another
+process has rendered them, and a turn may be continued only after the very ids that it was sampled after.
 """
 
 from collections.abc import Sequence

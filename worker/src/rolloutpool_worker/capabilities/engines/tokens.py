@@ -33,10 +33,16 @@ class EngineTokens(TokenTrack):
     """One rollout's ledger, which is the engine's prompt."""
 
     def __init__(
-        self, spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], parser: TurnParser
+        self,
+        spec: RolloutSpec,
+        tokenizer: ChatTokenizer,
+        tools: list[dict[str, Any]],
+        parser: TurnParser,
+        begins: int = 1,
     ) -> None:
-        """Tokens of a rollout that has none yet."""
+        """Tokens of a rollout that has none yet, whose own turns begin with `begins`."""
         super().__init__(spec, tokenizer, tools, TrainerKind.KEEPS_IDS)
+        self._begins = begins
         self._parser = parser
         self._text, self._written = b"", 0
         self._first_version: str | None = None
@@ -55,10 +61,9 @@ class EngineTokens(TokenTrack):
             self._text, self._written = b"", 0
         text = _joined(self._text, ledger.ids_from(self._written))
         if self._first_version is None:
-            # What a fork's parent has sampled may be of older weights than those that this rollout begins with.
-            begun = 1 if self._spec.fork is None else self._spec.fork.turn
+            # What another rollout has sampled may be of older weights than those that this one begins with.
             entries = (entry for entry in ledger.entries if isinstance(entry, SampledEntry))
-            sampled = (entry for entry in entries if entry.ids and entry.turn >= begun)
+            sampled = (entry for entry in entries if entry.ids and entry.turn >= self._begins)
             self._first_version = next((entry.policy_version for entry in sampled), None)
         # An engine routes an id when it samples the next one, so the last sampled id is the first that has no experts.
         return LedgerPrompt(text, len(ledger), self._first_version, max(ledger.head - 1, 0))

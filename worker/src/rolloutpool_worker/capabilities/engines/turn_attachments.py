@@ -1,7 +1,7 @@
 """What an engine says of a rollout's ids besides log-probabilities, kept in memory until its conversation has ended.
 
 Nothing of it is journaled, so an attempt has only what it has sampled itself. The turns before that, of an attempt that
-has ended without a result, are missing; so are a fork's first turns, which the parent's attachments have.
+has ended without a result, are missing. Turns with which a rollout begins have theirs where they were sampled.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from rolloutpool_common.protocol.result import Sample
 class TurnAttachments:
     """The attachments of one attempt at one rollout."""
 
-    def __init__(self, spec: RolloutSpec, most_bytes: int) -> None:
-        """Has none yet."""
+    def __init__(self, spec: RolloutSpec, most_bytes: int, begins: int = 1) -> None:
+        """Has none yet; turns before `begins` have theirs elsewhere."""
         self._kinds: Sequence[AttachmentKind] = list(dict.fromkeys(spec.attach))
-        self._begun = 1 if spec.fork is None else spec.fork.turn
+        self._begins = begins
         self._most = most_bytes
         self._pieces: list[PackedPiece] = []
         self._size = 0
@@ -41,7 +41,7 @@ class TurnAttachments:
         sampled: dict[int, int] = {}
         for sample in samples:
             for segment in sample.segments:
-                if segment.kind == "sampled" and segment.turn >= self._begun:
+                if segment.kind == "sampled" and segment.turn >= self._begins:
                     sampled[segment.turn] = sampled.get(segment.turn, 0) + segment.n
         if not sampled:
             return {}, []

@@ -145,17 +145,15 @@ class Lines:
         n: int,
         replied: int,
         messages: Sequence[dict[str, Any]],
-        tools: Sequence[Any],
         tools_digest: str,
         digests: Sequence[str] | None = None,
         after: int | None = None,
     ) -> Continued:
         """Says which line call `n` continues, which came when there were so many replies; it is open from now on.
 
-        With `digests`, one for each message, a shape is made once for each of them. `after` is the reply that the
-        program says to go on from.
+        `tools_digest` is that of the call's tools, or `NO_TOOLS`. With `digests`, one for each message, a shape is made
+        once for each of them. `after` is the reply that the program says to go on from.
         """
-        digest = tools_digest if tools else NO_TOOLS
         shapes = [
             self._shape(None if digests is None else digests[place], message) for place, message in enumerate(messages)
         ]
@@ -170,7 +168,7 @@ class Lines:
             # It goes on from this reply and from no other, whatever texts are equal.
             place, _ = self._by_reply.get(after, (0, None))
             common = [one for one in common if one.place == place] or common
-        line = self._continued(common, messages, digest)
+        line = self._continued(common, messages, tools_digest)
         if line is not None:
             known = len(line.shapes)
             new = [self._real(message, replied) for message in messages[known:]]
@@ -181,7 +179,7 @@ class Lines:
             parent, shared = _shared(common)
             taken = [] if parent is None else parent.real[:shared]
             new = [*taken, *(self._real(message, replied) for message in messages[shared:])]
-            line = TalkLine(len(self.all) + 1, digest, list(new), n, parent, shared, len(shapes), shapes)
+            line = TalkLine(len(self.all) + 1, tools_digest, list(new), n, parent, shared, len(shapes), shapes)
             self.all.append(line)
             begins = True
         line.calls.append(n)

@@ -9,7 +9,7 @@ from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import StoreError
 from rolloutpool_worker.agents.tool_calls import Agent
 from rolloutpool_worker.capabilities.harness.inbox import SessionInbox
-from rolloutpool_worker.capabilities.harness.report import complete
+from rolloutpool_worker.capabilities.harness.report import SessionCalls, complete
 from rolloutpool_worker.capabilities.harness.session import HarnessLost, Lingering, SessionIdle, SessionRun
 from rolloutpool_worker.capability import Ending, OpenCapability, Talk, WorkerCapability, WorkerDoor
 from rolloutpool_worker.conversation.conversation import Conversation
@@ -58,9 +58,8 @@ class OpenHarness(OpenCapability):
         except (StoreError, asyncio.CancelledError) as error:
             return error
         lost = {n for n, made in enumerate(places, 1) if made < place}
-        result = complete(
-            ending, lines, samples_of, choice.train, asked=session.asked, calls=seen, lost=lost, places=place
-        )
+        calls = SessionCalls(seen, session.asked, lost, place)
+        result = complete(ending, lines, samples_of, choice.train, calls)
         if result.status is RolloutStatus.COMPLETED and lost and len(lost) == seen:
             failure = HarnessLost("the program that was started last made no call").failure()
             end = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failure}

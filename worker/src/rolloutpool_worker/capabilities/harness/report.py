@@ -38,6 +38,20 @@ class Judged:
     turns: int
 
 
+@dataclass(frozen=True)
+class SessionCalls:
+    """The calls of a session's programs, when it has ended."""
+
+    taken: int
+    """How many there were."""
+    asked: Sequence[Mapping[str, Any]] = ()
+    """How each of them was asked, besides its prompt."""
+    lost: Collection[int] = ()
+    """Those that were made by a program that died, and not by the one that was started after it."""
+    places: int = 1
+    """How often the program was started."""
+
+
 class _Family:
     """The lines that have tools and system text in common, in their order.
 
@@ -169,11 +183,7 @@ def complete(
     lines: Sequence[TalkLine],
     samples_of: Sequence[int],
     trained: Collection[LineKind],
-    *,
-    calls: int,
-    asked: Sequence[Mapping[str, Any]] = (),
-    lost: Collection[int] = (),
-    places: int = 1,
+    calls: SessionCalls,
 ) -> RolloutResult:
     """Adds the report, and takes out of the samples what is not trained.
 
@@ -182,27 +192,14 @@ def complete(
         lines: The lines.
         samples_of: How many samples each of them has.
         trained: The kinds that are trained.
-        calls: How many calls were taken.
-        asked: How each of them was asked, besides its prompt.
-        lost: Those that were made by a program that died, and not by the one that was started after it.
-        places: How often the program was started.
+        calls: Those of the session.
     """
     samples: list[Sample] = []
     reports: list[LineReport] = []
-    judged, start = judge(lines, lost), 0
-    for line, found, n in zip(lines, judged, samples_of, strict=True):
+    start = 0
+    for line, found, n in zip(lines, judge(lines, calls.lost), samples_of, strict=True):
         own, start = result.samples[start : start + n], start + n
-        sampled = sum(_sampled(sample) for sample in own)
-        left_out: dict[str, int] = {}
-        kept: list[Sample] = []
-        if found.kind not in trained:
-            left_out["kind"] = sampled
-        else:
-            alive = sum(n not in lost for n in line.calls)
-            kept = _cut(own, alive)
-            living = sum(map(_sampled, kept))
-            kept = _cut(kept, found.turns)
-            left_out = {"agent_restarted": sampled - living, "unfollowed": living - sum(map(_sampled, kept))}
+        kept, left_out = _kept(own, found, sum(n not in calls.lost for n in line.calls), found.kind in trained)
         reports.append(
             LineReport(
                 line=line.number,
@@ -210,22 +207,29 @@ def complete(
                 why=found.why,
                 parent=None if found.parent is None else found.parent.number,
                 turns=len(line.replies),
-                tokens=sampled,
+                tokens=_sampled(own),
                 trained_tokens=sum(sum(sample.response_mask) for sample in kept),
                 samples=list(range(len(samples), len(samples) + len(kept))),
                 left_out={why: tokens for why, tokens in left_out.items() if tokens},
             )
         )
         samples += kept
-    changes: dict[str, object] = {
-        "samples": samples,
-        "harness": HarnessReport(calls=calls, lines=reports, places=places, asked=_ways(asked)),
-    }
+    report = HarnessReport(calls=calls.taken, lines=reports, places=calls.places, asked=_ways(calls.asked))
+    # The replay record has all that was sampled, and is no record of what is delivered.
+    changes: dict[str, object] = {"samples": samples, "harness": report, "replay": None}
     if chain := _chain(lines):
         changes["messages"] = [Message.model_validate(message) for message in chain[-1].real]
-    # It has all that was sampled, and is no record of what is delivered.
-    changes["replay"] = None
     return result.model_copy(update=changes)
+
+
+def _kept(own: Sequence[Sample], found: Judged, alive: int, trained: bool) -> tuple[list[Sample], dict[str, int]]:
+    """Cuts a line's samples to what is trained; returns them, and how many ids are left out, and why."""
+    sampled = _sampled(own)
+    if not trained:
+        return [], {"kind": sampled}
+    living = _cut(own, alive)
+    kept = _cut(living, found.turns)
+    return kept, {"agent_restarted": sampled - _sampled(living), "unfollowed": _sampled(living) - _sampled(kept)}
 
 
 def _ways(asked: Sequence[Mapping[str, Any]]) -> list[AskedWay]:
@@ -244,8 +248,8 @@ def _cut(samples: Sequence[Sample], turn: int) -> list[Sample]:
     return [cut for sample in samples if (cut := cut_after(sample, turn)) is not None]
 
 
-def _sampled(sample: Sample) -> int:
-    return sum(segment.n for segment in sample.segments if segment.kind == "sampled")
+def _sampled(samples: Sequence[Sample]) -> int:
+    return sum(segment.n for sample in samples for segment in sample.segments if segment.kind == "sampled")
 
 
 def cut_after(sample: Sample, turn: int) -> Sample | None:

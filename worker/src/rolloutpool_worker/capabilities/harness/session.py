@@ -30,7 +30,7 @@ from rolloutpool_common.errors import InfraFault, PromptTooLong
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason
 from rolloutpool_common.rendering import TemplateRefused
 from rolloutpool_common.store import ClaimLost
-from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
+from rolloutpool_worker.capabilities.harness.lines import NO_TOOLS, Lines, TalkLine
 from rolloutpool_worker.conversation.branch import Branch, Policy, SampledTurn
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.store_retry import retry_store
@@ -181,9 +181,8 @@ class SessionRun:
                 else:
                     self._replies += 1
                 continue
-            found = self.lines.find(
-                *(call.n, call.replied, call.messages, call.tools, call.tools_digest, call.digests), after=call.after
-            )
+            tools = call.tools_digest if call.tools else NO_TOOLS
+            found = self.lines.find(call.n, call.replied, call.messages, tools, call.digests, call.after)
             branch, policy = self.branches.get(found.line), await self._policy_of(call)
             if branch is None:
                 branch = self.branches[found.line] = self.conversation.open_branch(found.new, policy)

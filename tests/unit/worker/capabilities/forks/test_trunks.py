@@ -19,16 +19,17 @@ from tests.support.secrets import SECRETS
 from tests.support.trainer_script import ADD, ADD_COMPACT, call, say, status
 
 from rolloutpool_api.errors import Conflict
+from rolloutpool_common.capabilities.forks.origin import ForkOrigin
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.outcomes import Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import ObservationRecord
 from rolloutpool_common.protocol.kept_journal import read_journal
-from rolloutpool_common.protocol.replay import ForkOrigin, ReplayRecord
+from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, encode_result
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_worker.capabilities.forks.trunks import read_trunk
 from rolloutpool_worker.rollout import record
-from rolloutpool_worker.rollout.fork import Trunk
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 AGAIN = "Again. " + ADD_COMPACT
@@ -309,7 +310,7 @@ async def test_the_session_gets_the_parent_s_own_records(worker: InsideWorker, t
     records = read_journal(parent).records
     assert [record.kind for record in records] == ["environment", *["turn", "observation"] * 3]
     for turn in (1, 2, 3):
-        trunk = Trunk.read(encode_result(parent), ForkOrigin(uid=parent.uid, turn=turn))
+        trunk = read_trunk(encode_result(parent), ForkOrigin(uid=parent.uid, turn=turn))
         assert trunk.session_records(()) == records[: 2 * turn - 1]
         # Once its own journal has the parent's turns, that says where the session is.
         assert trunk.session_records(records) is records
@@ -346,7 +347,7 @@ async def test_a_parent_that_was_changed_or_is_of_release_0_2(worker: InsideWork
             planned(result, 2, server_url="http://127.0.0.1:8081")
         # A batch of before the upgrade may have it.
         with pytest.raises(RequestFault, match=why):
-            Trunk.read(encode_result(result), ForkOrigin(uid=parent.uid, turn=2))
+            read_trunk(encode_result(result), ForkOrigin(uid=parent.uid, turn=2))
 
 
 async def test_a_fork_has_a_key_of_its_own(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:

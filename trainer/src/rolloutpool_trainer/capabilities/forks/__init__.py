@@ -1,0 +1,1 @@
+"""Forks in the client: to go on from a turn of a finished rollout."""
