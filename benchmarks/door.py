@@ -21,12 +21,14 @@ from benchmarks.processes import ROOT, serving
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.rendering import TINY
-from rolloutpool_trainer import LocalPool
+from rolloutpool_trainer import Batch, RolloutClient
 
 KILOBYTES = (1, 10, 40, 79)
 SESSIONS = 16
 TURNS = 16
 ROLES = ("door", "worker", "redis", "api")
+"""Those of a call first. The API only hands out keys and results."""
+MODEL_MS = 50
 TOOL = {
     "type": "function",
     "function": {
@@ -96,71 +98,92 @@ async def _play(addresses: Sequence[tuple[str, int, str, str]], kilobytes: int, 
     return calls
 
 
-def measure(pool: LocalPool, trainer: int, kilobytes: int, rate: float, tokenizer: str, repeats: int) -> Row:
+class Pair:
+    """Calls to a trainer and to a door, and plain rollouts of the same pool beside them."""
+
+    def __init__(
+        self, client: RolloutClient, door: str, trainer: int, kilobytes: int, rate: float, tokenizer: str
+    ) -> None:
+        self._client, self._door = client, door.removeprefix("http://")
+        self._trainer, self._kilobytes, self._rate = trainer, kilobytes, rate
+        self._defaults = {
+            "tokenizer_name": tokenizer,
+            "allow_unverified": True,
+            "idempotent": True,
+            "max_tokens_total": 1_000_000,
+            "max_turns": TURNS,
+        }
+
+    def direct(self, path: str = "") -> Calls:
+        """Makes the calls to the trainer itself."""
+        address = ("127.0.0.1", self._trainer, f"{path}/v1/chat/completions", "k")
+        return asyncio.run(_play([address] * SESSIONS, self._kilobytes, self._rate))
+
+    def plain(self) -> float:
+        """Runs plain rollouts; returns the CPU of a turn in ms, from submit to result.
+
+        Their turns come at the same rate as the calls, and one by one like them: what comes in a crowd costs less,
+        because it is written together.
+        """
+        before = Usage()
+        turns = sum(
+            result.num_llm_calls for result in self._submit(f"/every/{int(1000 / self._rate)}", ["add"]).results()
+        )
+        return sum(_spent(before, turns).values())
+
+    def through(self, path: str = "") -> tuple[Calls, dict[str, float]]:
+        """Makes the calls to a door; returns also the CPU of each role in ms, from submit to result."""
+        before = Usage()
+        batch = self._submit(path, None)
+        host, _, port = self._door.partition(":")
+        keys = [batch.session(index) for index in range(SESSIONS)]
+        addresses = [(host, int(port), f"/s/{one.uid}/v1/chat/completions", one.key) for one in keys]
+        calls = asyncio.run(_play(addresses, self._kilobytes, self._rate))
+        for index in range(SESSIONS):
+            batch.end_session(index)
+        assert all(len(result.samples) == 1 for result in batch.results())
+        return calls, _spent(before, len(calls.seconds))
+
+    def _submit(self, path: str, tools: list[str] | None) -> Batch:
+        options = {"harness": {"external": True}} if tools is None else {"tools": tools}
+        rollouts = [{"messages": [{"role": "user", "content": "Add numbers."}]}] * SESSIONS
+        trainer = f"http://127.0.0.1:{self._trainer}{path}"
+        return self._client.submit(rollouts, defaults={**self._defaults, **options}, trainer=[trainer])
+
+
+def measure(pair: Pair, kilobytes: int, repeats: int) -> Row:
     """Measures one size; medians over the repeats."""
-    defaults = {
-        "tokenizer_name": tokenizer,
-        "allow_unverified": True,
-        "idempotent": True,
-        "max_tokens_total": 1_000_000,
-        "max_turns": TURNS,
-    }
-    question = [{"role": "user", "content": "Add numbers."}]
-    url = f"http://127.0.0.1:{trainer}"
-    door = (pool.door_url or "").removeprefix("http://").split(":")
-    plain_ms, door_ms, roles = [], [], dict.fromkeys(ROLES, 0.0)
-    direct_s, through_s, size = [], [], 0.0
-    with pool.client() as client:
-        for _ in range(repeats):
-            direct = asyncio.run(
-                _play([("127.0.0.1", trainer, "/v1/chat/completions", "k")] * SESSIONS, kilobytes, rate)
-            )
-            before = Usage()
-            # At the same rate as the calls, and one by one like them: what comes in a crowd costs less, because it is
-            # written together.
-            paced = f"{url}/every/{int(1000 / rate)}"
-            plain = client.submit(
-                [{"messages": question}] * SESSIONS, defaults={**defaults, "tools": ["add"]}, trainer=[paced]
-            )
-            turns = sum(result.num_llm_calls for result in plain.results())
-            plain_ms.append(_spent(before, turns)[0])
-            batch = client.submit(
-                [{"messages": question}] * SESSIONS, defaults={**defaults, "harness": {"external": True}}, trainer=[url]
-            )
-            keys = [batch.session(index) for index in range(SESSIONS)]
-            addresses = [(door[0], int(door[1]), f"/s/{one.uid}/v1/chat/completions", one.key) for one in keys]
-            before = Usage()
-            through = asyncio.run(_play(addresses, kilobytes, rate))
-            cost, own = _spent(before, len(through.seconds))
-            door_ms.append(cost)
-            roles = {role: roles[role] + own.get(role, 0.0) / repeats for role in ROLES}
-            for index in range(SESSIONS):
-                batch.end_session(index)
-            assert all(len(result.samples) == 1 for result in batch.results())
-            direct_s += direct.seconds
-            through_s += through.seconds
-            size = through.bytes / len(through.seconds) / 1000
-    plain_turn, cost = median(plain_ms), median(door_ms)
+    plain_ms, roles, direct_s, through_s = [], [], [], []
+    for _ in range(repeats):
+        direct_s += pair.direct().seconds
+        plain_ms.append(pair.plain())
+        calls, own = pair.through()
+        roles.append(own)
+        through_s += calls.seconds
+    size = calls.bytes / len(calls.seconds) / 1000
+    plain_turn = median(plain_ms)
+    late = f"/after/{MODEL_MS}"
     return {
         "kB, first message": kilobytes,
         "kB, mean": size,
         "calls": len(through_s),
         "plain turn, ms": plain_turn,
-        "call, ms": cost,
-        **{f"{role}, ms": ms for role, ms in roles.items()},
+        "call, ms": median(sum(own[role] for role in ROLES[:3]) for own in roles),
+        **{f"{role}, ms": median(own[role] for own in roles) for role in ROLES},
         "allowed, ms": 1.5 * plain_turn + 0.01 * size,
         "p50, ms": median(through_s) * 1000,
         "p50 without, ms": median(direct_s) * 1000,
         "p99, ms": quantiles(through_s, n=100)[-1] * 1000,
         "p99 without, ms": quantiles(direct_s, n=100)[-1] * 1000,
+        f"p99, model of {MODEL_MS} ms": quantiles(pair.through(late)[0].seconds, n=100)[-1] * 1000,
+        f"without, model of {MODEL_MS} ms": quantiles(pair.direct(late).seconds, n=100)[-1] * 1000,
     }
 
 
-def _spent(before: Usage, calls: int) -> tuple[float, dict[str, float]]:
-    """Returns CPU in ms for each call: of all roles together, and of each."""
+def _spent(before: Usage, calls: int) -> dict[str, float]:
+    """Returns CPU in ms for each call, by role."""
     spent = Usage().since(before)
-    own = {role: spent.get(role, 0.0) * 1000 / calls for role in ROLES}
-    return sum(own.values()), own
+    return {role: spent.get(role, 0.0) * 1000 / calls for role in ROLES}
 
 
 def main() -> None:
@@ -173,9 +196,14 @@ def main() -> None:
     with (
         serving("benchmarks.program_trainer", tokenizer) as trainer,
         local_pool(workers=2, door=True, tokenizer=tokenizer) as pool,
+        pool.client() as client,
     ):
         rows = [
-            measure(pool, trainer, kilobytes, chosen.rate, tokenizer, 1 if chosen.quick else 3)
+            measure(
+                Pair(client, pool.door_url or "", trainer, kilobytes, chosen.rate, tokenizer),
+                kilobytes,
+                1 if chosen.quick else 3,
+            )
             for kilobytes in (KILOBYTES[:2] if chosen.quick else KILOBYTES)
         ]
     emit(
@@ -184,9 +212,10 @@ def main() -> None:
         chosen,
         title="Calls of programs at a door",
         measures=(
-            f"{SESSIONS} programs of {TURNS} calls each, at a fixed rate, whose histories grow. CPU of door, workers, "
-            "API and Redis for each call; beside it that of a turn of plain rollouts in the same pool. Times are the "
-            "client's, with a trainer that answers at once; `without` are the same calls to the trainer itself."
+            f"{SESSIONS} programs of {TURNS} calls each, at a fixed rate, whose histories grow. CPU of door, workers "
+            "and Redis for each call, from submit to result; beside it that of a turn of plain rollouts in the same "
+            "pool, with the API's. Times are the client's, with a trainer that answers at once, and with one that "
+            "takes a while as models do; `without` are the same calls to the trainer itself."
         ),
         leaves_out="A model, tools, networks, streams.",
     )

@@ -2,8 +2,9 @@
 
     python -m benchmarks.program_trainer TOKENIZER
 
-It answers at once under `/v1`. Under `/every/MS/v1` it gives one answer every so many ms, in the order it was asked.
-With the same pause for each, rollouts that begin together would always ask together, and a crowd costs less.
+It answers at once under `/v1`, and after so many ms under `/after/MS/v1`. Under `/every/MS/v1` it gives one answer
+every so many ms, in the order it was asked: with the same pause for each, rollouts that begin together would always ask
+together, and a crowd costs less.
 
 It gives no prompt ids, so the pool renders them (`allow_unverified`). It costs next to nothing, so what is measured
 beside it is the pool.
@@ -18,7 +19,7 @@ import orjson
 
 from rolloutpool_common.rendering import load_tokenizer
 
-_PACED = re.compile(rb"POST /every/(\d+)/")
+_LATE, _PACED = re.compile(rb"POST /after/(\d+)/"), re.compile(rb"POST /every/(\d+)/")
 TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 15, "b": 23}'}}
 
@@ -64,6 +65,8 @@ async def main(tokenizer: str) -> None:
                     now = time.perf_counter()
                     free = max(now, free + int(paced[1]) / 1000)
                     await asyncio.sleep(free - now)
+                elif (late := _LATE.match(head)) is not None:
+                    await asyncio.sleep(int(late[1]) / 1000)
                 writer.write(reply)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
