@@ -43,10 +43,11 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.osmosis import routes as osmosis
     from rolloutpool_api.capabilities.overview import routes as overview
+    from rolloutpool_api.capabilities.runs import routes as runs
     from rolloutpool_api.capabilities.tables import routes as tables
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    modules = (engines, harness, webhooks, osmosis, overview, forks, tables)
+    modules = (engines, runs, harness, webhooks, osmosis, overview, forks, tables)
     return (*(one.router for one in modules), *grading.routers)
 
 

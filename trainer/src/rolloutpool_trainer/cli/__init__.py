@@ -21,7 +21,6 @@ from rolloutpool_trainer.cli import (
     pool,
     replay,
     rollouts,
-    runs,
     tokenizers,
     view,
 )
@@ -53,10 +52,6 @@ for command in (
     replay.fork,
     view.view,
     rollouts.cancel,
-    runs.run,
-    runs.announce,
-    runs.pause,
-    runs.resume,
     logs.logs,
     doctor.doctor,
     operations.workers,
