@@ -17,7 +17,8 @@ from rolloutpool_api.checks import Check
 from rolloutpool_common.capabilities.grading.annotating import AnnotationRequest
 from rolloutpool_common.capabilities.grading.annotations import scalars
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
-from rolloutpool_common.process.metrics import Histogram
+from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG, STALENESS
+from rolloutpool_common.process.metrics import Histogram, Largest
 from rolloutpool_common.store import Store
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Figures = Mapping[str, Mapping[int, float]]
 """Further columns of a table: by name, then by the rollout's index."""
-HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
+MEASURES: tuple[Histogram | Largest, ...] = (GRADER_CALLS, STALENESS, RUNNING_LAG)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
 CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
 """What makes the checks of a batch's document, for each document anew."""

@@ -15,6 +15,7 @@ the store's.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class StoredCapability:
     mark: ClassVar[str] = ""
     """The field of a batch's hash that says that the batch uses it. It is never shown, so it may hold secrets.
 
-    Empty for one that keeps nothing in Redis: then no script is any different for it, and `asked` is not called."""
+    A value that is the batch's own id says nothing. Empty for one that keeps nothing in Redis: then no script is any
+    different for it, and `asked` is not called."""
     called: ClassVar[Sequence[tuple[str, str]]] = ()
     """Where a batch's request has a URL that the pool will call: part of the request, field of that."""
     secret: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -96,6 +98,8 @@ class StoredCapability:
     """Parts of a rollout's keys, likewise."""
     sizes_groups: ClassVar[bool] = False
     """Whether it needs the sizes of a batch's groups."""
+    said: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What a result has in one line to say of its end: by the word for it, the field with a `message`."""
     plugins: ClassVar[PluginKind | None] = None
     gauges: ClassVar[Sequence[Gauge]] = ()
     counters: ClassVar[Sequence[Counter]] = ()

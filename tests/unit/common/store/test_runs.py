@@ -3,6 +3,7 @@
 import pytest
 from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids_of
 
+from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.runs import OnStale
@@ -89,7 +90,7 @@ class TestPause:
         assert set(await published(store)) == {uid}
         claimed = await store.rollouts.claim(uid, "w1")
         assert isinstance(claimed, Claim)
-        assert (claimed.attempt, claimed.run) == (1, KEY)
+        assert (claimed.attempt, ClaimedRun.of(claimed).run) == (1, KEY)
 
     async def test_a_paused_run_comes_back_in_every_class(self, store: Store) -> None:
         high = await submit(store, run=RUN, priority=Priority.HIGH)
@@ -167,10 +168,9 @@ class TestStaleBatches:
     async def test_a_claim_says_what_its_batch_allows(self, store: Store) -> None:
         (uid,) = await submit(store, run=RUN, max_staleness=2, on_stale=OnStale.RESTART)
         held = await claim(store, uid)
-        assert (held.run, held.max_staleness, held.on_stale, held.restarts) == (KEY, 2, OnStale.RESTART, 0)
+        assert ClaimedRun.of(held) == (KEY, 2, OnStale.RESTART, 0)
         (plain,) = await submit(store, shared={"server_url": NOWHERE})
-        held = await claim(store, plain)
-        assert (held.run, held.max_staleness, held.on_stale) == (None, None, OnStale.DROP)
+        assert (await claim(store, plain)).notes == {}
 
     async def test_a_restart_is_counted_and_forgets_the_journal(self, store: Store) -> None:
         (uid,) = await submit(store, run=RUN, max_staleness=0, on_stale=OnStale.RESTART)
@@ -180,7 +180,7 @@ class TestStaleBatches:
         # The answer was lost, and it is sent again.
         assert not await store.rollouts.give_back(held, clean=True, counter="stale", delay_s=0.0)
         again = await claim(store, uid)
-        assert (again.restarts, again.journal_length, again.clean) == (1, 0, True)
+        assert (ClaimedRun.of(again).restarts, again.journal_length, again.clean) == (1, 0, True)
         status = await store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         assert status.stale == {"restarted": 1}

@@ -224,11 +224,12 @@ end
 local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
 
 -- Which capabilities a batch uses, where they are not those of this script: the answer by which `Connection` learns that it has
--- to send another one. HAVING is what this script has; MARKS are fields of a batch's hash, USES what each of them says.
+-- to send another one. HAVING is what this script has; MARKS are fields of a batch's hash, USES what each of them says
+-- unless it is the batch's own id.
 local function other_capabilities(batch)
   local used, marks = '', #MARKS > 0 and redis.call('HMGET', k_batch(batch), unpack(MARKS)) or {}
   for i, name in ipairs(USES) do
-    if marks[i] then used = used .. ' ' .. name end
+    if marks[i] and marks[i] ~= batch then used = used .. ' ' .. name end
   end
   return used ~= HAVING and { 'capabilities', used }
 end

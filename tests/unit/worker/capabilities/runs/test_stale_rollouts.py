@@ -11,8 +11,8 @@ from tests.support.rollouts_of_a_run import ADD, RUN, status_of, submit_to_run
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
+from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.process.metrics import RUNNING_LAG
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
 from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.rendering import ChatTokenizer
@@ -22,7 +22,7 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.versions import version_bounds
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.opened import OpenEngines
-from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS, RunGate
+from rolloutpool_worker.capabilities.runs.gate import MOST_RESTARTS, RunGate
 
 
 def forget_weights(inside: InsideWorker) -> None:
@@ -250,7 +250,8 @@ def test_what_is_read_of_a_ledger_step_by_step_is_what_is_read_at_once(seed: int
     ledger = TokenLedger()
     branch = SimpleNamespace(number=0, tokens=SimpleNamespace(ledger=ledger))
     talk = SimpleNamespace(branches=[branch])
-    gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(run="r"), None, None]))
+    notes = {"run": b"r", "max_staleness": b"", "on_stale": b"", "restarts": 0}
+    gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(notes=notes), None, None]))
     gate._read_ledger()
     gate.guard(cast(Any, talk), cast(Any, None))
     ledger.seed([1, 2, 3])

@@ -17,7 +17,9 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_worker.rollout import run_gate
+from rolloutpool_worker.capabilities.runs import gate as run_gate
+from rolloutpool_worker.capabilities.runs.gate import RunGates
+from rolloutpool_worker.capabilities.runs.opened import OpenRuns
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +27,15 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_gate, "LOOK_SECONDS", 0.01)
 
 
+def gates_of(inside: InsideWorker) -> RunGates:
+    runs = inside.services.capabilities["runs"]
+    assert isinstance(runs, OpenRuns)
+    return runs.gates
+
+
 def is_held(inside: InsideWorker) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
-        return bool(inside.services.gates._watches)
+        return bool(gates_of(inside)._watches)
 
     return look
 
@@ -55,7 +63,7 @@ class TestPause:
             assert await ticket == "completed"
         result = await inside.result(uid)
         assert (result.num_llm_calls, result.num_tool_calls, result.attempt) == (2, 1, 1)
-        assert inside.services.gates._watches == {}
+        assert gates_of(inside)._watches == {}
 
     async def test_an_aborted_turn_waits_with_what_it_has(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
