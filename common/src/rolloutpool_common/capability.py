@@ -14,7 +14,7 @@ library but pydantic. What needs more is in modules beside them. Around each cal
 the store's.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -61,6 +61,14 @@ class Counter(NamedTuple):
     """Values that are shown also while their count is 0."""
 
 
+class Total(NamedTuple):
+    """A field of the pool's totals, as a metric."""
+
+    field: str
+    name: str
+    text: str
+
+
 class PluginKind(NamedTuple):
     """Plug-ins of workers that rollouts name, as environments are (`protocol/offers.py`)."""
 
@@ -74,8 +82,16 @@ class PluginKind(NamedTuple):
     """The field of a worker that lists them."""
 
 
-Settle = Callable[[str, int, "Failure"], Awaitable[bool]]
-"""Ends a rollout, named by batch and index, with a failure; tells whether it had not ended before."""
+class Ends(Protocol):
+    """Ends what is overdue: the kernel's `Reconciliation`."""
+
+    async def fail(self, batch_id: str, index: int, failure: "Failure") -> bool:
+        """Ends a rollout with a failure; tells whether it had not ended before."""
+        ...
+
+    async def cancel(self, batch_id: str, waited_for: "Waiting") -> None:
+        """Goes on with a batch whose cancellation has begun, and says in its results what its rollouts waited for."""
+        ...
 
 
 class StoredCapability:
@@ -84,7 +100,7 @@ class StoredCapability:
     name: ClassVar[str]
     """That of its folder."""
     mark: ClassVar[str] = ""
-    """The field of a batch's hash that says that the batch uses it. It is never shown, so it may hold secrets.
+    """The field of a batch's hash that says that the batch uses it. It is not shown, so it may hold secrets.
 
     A value that is the batch's own id says nothing. Empty for one that keeps nothing in Redis: then no script is any
     different for it, and `asked` is not called."""
@@ -103,6 +119,9 @@ class StoredCapability:
     plugins: ClassVar[PluginKind | None] = None
     gauges: ClassVar[Sequence[Gauge]] = ()
     counters: ClassVar[Sequence[Counter]] = ()
+    totals: ClassVar[Sequence[Total]] = ()
+    counted: ClassVar[Sequence[str]] = ()
+    """Fields of a result whose values are counted, with the batch and in the totals, as `{field}:{value}`."""
 
     def asked(self, batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> object | None:
         """Says what a batch asks of it; None where that is nothing, and the batch does not use it.
@@ -112,9 +131,9 @@ class StoredCapability:
         """
         return None
 
-    def marked(self, asked: Any, secrets: Encryption) -> bytes:
-        """Makes the value of `mark` out of what a batch has asked."""
-        return b"1"
+    def kept(self, asked: Any, secrets: Encryption) -> Mapping[str, bytes | str | int]:
+        """Makes fields of the batch's hash out of what the batch has asked: `mark`, unless the commit writes it."""
+        return {self.mark: 1}
 
     def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
         """Makes its fields of `BatchStatus` out of the batch's hash."""
@@ -124,7 +143,11 @@ class StoredCapability:
         """Says what so many rollouts of a batch wait for that are in its stage."""
         return None
 
-    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+    async def stopped(self, door: StoreDoor, run: str) -> "Waiting | None":
+        """Says why a run, as the queue knows it, stands still; None where it goes on."""
+        return None
+
+    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Ends what is overdue; called where its `on_lead` has given the reconciler a chore of its name."""
         return 0
 

@@ -19,7 +19,7 @@ from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 
 AT_ONCE = 20
-"""Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
+"""Leases that one tick ends. The others are as late as it takes to cancel these."""
 POLLED_AT_ONCE = 1000
 """Polling leases that one tick ends; each is of one rollout."""
 
@@ -31,8 +31,6 @@ class Tick(NamedTuple):
     """Batches whose lease is over; their cancellation has begun."""
     polled: list[str]
     """Batches of one whose rollout nobody polls any more; it is yet to be ended."""
-    paused_runs: list[str]
-    """Runs whose pause is over, as `run_key` names them."""
 
 
 class Leases:
@@ -53,4 +51,4 @@ class Leases:
     async def tick(self, process: str, *, serving: bool) -> Tick:
         """Lets the served clock go on."""
         answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE, POLLED_AT_ONCE))
-        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "polled", "paused")))
+        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "polled")))

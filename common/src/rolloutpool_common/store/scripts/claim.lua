@@ -74,7 +74,7 @@ if is_suspect then
   if not again then redis.call('HSET', k_rollout(uid), 'company', 1) end
 end
 -- Its run was paused while the ticket was on its way. A slot that it held meanwhile would be of use to others.
-if not again and role ~= 'isolated' and is_paused(run) then
+if not again and role ~= 'isolated' and is_paused(batch, run) then
   if not redis.call('ZSCORE', P .. 'delayed', uid) then to_outbox(batch, index, priority) end
   return { 'outcome', 'paused' }
 end

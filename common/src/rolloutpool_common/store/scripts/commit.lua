@@ -149,8 +149,7 @@ end
 redis.call('SADD', P .. 'open_batches', batch)
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local v1, polling_ms = unpack(redis.call('HMGET', k_batch(batch), 'v1', 'polling_ms'))
--- Where too many runs are known, this one runs all the same, and nothing is known of it.
-if run ~= batch then keep_run(run) end
+-- @on_commit(batch, run)
 renew_lease(batch)
 -- In this same step too: without it nothing would end a rollout whose caller has lost the answer to its submit.
 renew_lease(batch, true)

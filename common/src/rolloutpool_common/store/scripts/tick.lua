@@ -1,7 +1,7 @@
 -- Let the served clock go on, and end the leases that are over. By the reconciler, once a second.
 -- ARGV: process, 1 where callers could reach the API since its last tick (else 0), most leases, most polling leases.
 -- Answer: leases (batches whose cancellation has begun here), polled (batches of one whose rollout nobody polls any more;
--- `polling_leases.py` ends it), paused (runs whose pause is over; `end_pause.lua` ends them).
+-- `polling_leases.py` ends it).
 --
 -- How long somebody was silent can only be counted while somebody could have heard them:
 -- 1. The clock advances by what Redis' own clock did since the last tick, if the same process made both, Redis was not
@@ -29,7 +29,7 @@ for _, uid in ipairs(redis.call('ZRANGE', P .. 'polling_leases', 0, most_polled 
   renew_lease(string.sub(uid, 1, -3), true)
   redis.call('ZREM', P .. 'polling_leases', uid)
 end
-local leases, polled, paused = {}, {}, {}
+local leases, polled = {}, {}
 if clock >= quiet then
   leases = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', str(clock), 'LIMIT', 0, most)
   for _, batch in ipairs(leases) do
@@ -47,6 +47,5 @@ if clock >= quiet then
       redis.call('ZREM', P .. 'leases:polled', batch)
     end
   end
-  paused = redis.call('ZRANGEBYSCORE', P .. 'paused', '-inf', str(clock), 'LIMIT', 0, most)
 end
-return { 'leases', leases, 'polled', polled, 'paused', paused }
+return { 'leases', leases, 'polled', polled }

@@ -22,13 +22,13 @@ from typing import Any
 
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
+from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
-from rolloutpool_common.store import Claim, Store, StoreError
-from rolloutpool_common.store.runs import RunFacts
+from rolloutpool_common.store import Claim, StoreError
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.versions import version_bounds
 from rolloutpool_worker.conversation.conversation import Conversation
@@ -69,8 +69,8 @@ class RolloutStale(EndedAtBorder):
 class RunGates:
     """The gates of one process."""
 
-    def __init__(self, store: Store, drain: Drain) -> None:
-        self._store = store
+    def __init__(self, runs: Runs, drain: Drain) -> None:
+        self._runs = runs
         self._drain = drain
         self._open: set[RunGate] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -82,7 +82,7 @@ class RunGates:
 
     def of(self, claim: Claim, stop: RolloutStop, waits: RolloutWaits) -> "RunGate":
         """Makes the gate of an attempt, which closes it."""
-        gate = RunGate(self, self._store, self._drain, claim, stop, waits)
+        gate = RunGate(self, self._runs, self._drain, claim, stop, waits)
         self._open.add(gate)
         self._open_of[gate.run] += 1
         return gate
@@ -126,7 +126,7 @@ class RunGates:
         while True:
             try:
                 await self._drain.pause(LOOK_SECONDS)
-                if not (await self._store.runs.look(run)).paused:
+                if not (await self._runs.look(run)).paused:
                     return
             except Drained:
                 return
@@ -141,7 +141,7 @@ class RunGate:
     def __init__(
         self,
         gates: RunGates,
-        store: Store,
+        runs: Runs,
         drain: Drain,
         claim: Claim,
         stop: RolloutStop,
@@ -156,7 +156,7 @@ class RunGate:
         self._versions: StaleVersions | None = None
         """Of a rollout that was too old."""
         self._gates = gates
-        self._store = store
+        self._runs = runs
         self._drain = drain
         self._claim = claim
         self._stop = stop
@@ -210,7 +210,7 @@ class RunGate:
         await self._compare(await self._look(), StaleEnd.DROPPED)
 
     async def _look(self) -> RunFacts:
-        return await retry_store(self._drain, self._claim.uid, lambda: self._store.runs.look(self.run))
+        return await retry_store(self._drain, self._claim.uid, lambda: self._runs.look(self.run))
 
     async def _wait(self, midway: bool) -> RunFacts:
         """Waits, and until then nothing is noted as asked, where the policy must not be asked twice."""
@@ -260,7 +260,7 @@ class RunGate:
         version = facts.version
         if facts.announced is None and newest is not None and newest < LARGEST and newest > (facts.reported or -1):
             reported = newest
-            await retry_store(self._drain, self._claim.uid, lambda: self._store.runs.report(self.run, reported))
+            await retry_store(self._drain, self._claim.uid, lambda: self._runs.report(self.run, reported))
             version = reported
         if self._began_at is None:
             self._began_at = version

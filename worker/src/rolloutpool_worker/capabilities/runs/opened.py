@@ -1,6 +1,7 @@
 """Runs, as a worker process and its rollouts use them."""
 
 from rolloutpool_common.capabilities.runs.metrics import STALENESS
+from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim
@@ -25,7 +26,7 @@ class OpenRuns(OpenCapability):
 
     def __init__(self, door: WorkerDoor) -> None:
         """Looks at no run yet."""
-        self.gates = RunGates(door.store, door.drain)
+        self.gates = RunGates(Runs(door.store), door.drain)
 
     def gate(self, claim: Claim, stop: RolloutStop, waits: RolloutWaits) -> RunGate:
         """Makes the gate of an attempt."""
