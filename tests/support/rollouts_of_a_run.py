@@ -5,8 +5,8 @@ from typing import Any
 from tests.support.batches import OWNER, new_batch, uids_of
 from tests.support.inside_worker import InsideWorker
 
+from rolloutpool_common.capabilities.runs.wire import OnStale
 from rolloutpool_common.protocol.batch import BatchStatus
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.store import Store
 
 RUN = "job7"

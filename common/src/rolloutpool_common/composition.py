@@ -18,6 +18,7 @@ from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessRe
 from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
 from rolloutpool_common.capabilities.overview.stored import StoredOverview
 from rolloutpool_common.capabilities.runs.stored import StoredRuns
+from rolloutpool_common.capabilities.runs.wire import StaleCounts, StalenessLimit, StalenessReport
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
 from rolloutpool_common.capability import StoredCapability
@@ -34,11 +35,11 @@ CAPABILITIES: tuple[StoredCapability, ...] = (
 _SAID = {word: field for capability in CAPABILITIES for word, field in capability.said.items()}
 
 
-class BatchRequestFields(DeliveryField):
+class BatchRequestFields(StalenessLimit, DeliveryField):
     """Of `BatchRequest`."""
 
 
-class BatchStatusFields(DeliveryCounts):
+class BatchStatusFields(StaleCounts, DeliveryCounts):
     """Of `BatchStatus`."""
 
 
@@ -46,7 +47,7 @@ class RunOptionsFields(GraderField, HarnessField):
     """Of `RunOptions`: what a batch or a rollout may set, and a worker obeys."""
 
 
-class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField):
+class RolloutResultFields(StalenessReport, AttachmentsField, GradeFields, HarnessReportField):
     """Of `RolloutResult`."""
 
 

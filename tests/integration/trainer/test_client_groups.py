@@ -8,8 +8,8 @@ from tests.support.scripted_worker import ScriptedWorker, plain_result
 from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
+from rolloutpool_common.capabilities.runs.wire import StaleEnd
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream

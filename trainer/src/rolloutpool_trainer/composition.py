@@ -78,10 +78,10 @@ DOCUMENTS = {
     "agent": "rolloutpool_common.protocol.result:RolloutResult",
     "groups": "rolloutpool_trainer.capabilities.grading.documents:GroupsDocument",
     "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
-    "run": "rolloutpool_common.protocol.runs:RunState",
-    "announce": "rolloutpool_common.protocol.runs:RunState",
-    "pause": "rolloutpool_common.protocol.runs:RunState",
-    "resume": "rolloutpool_common.protocol.runs:RunState",
+    "run": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "announce": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "pause": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "resume": "rolloutpool_common.capabilities.runs.wire:RunState",
 }
 """What they print with `--json`: by command, the place of its model."""
 COUNTS = {**webhooks.COUNTS}

@@ -57,7 +57,6 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         failures=prefixed("failure:"),
         warnings=prefixed("warning:"),
         tool_errors=prefixed("tool_error:"),
-        stale=prefixed("stale:"),
         waiting=[] if finished_s is not None else await _waiting(connection, pool, fields, counts, now_s),
         sampled_tokens=sampled,
         total_tokens=int(fields.get("tokens", 0)),

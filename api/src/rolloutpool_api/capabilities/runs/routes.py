@@ -11,7 +11,7 @@ from rolloutpool_api.errors import Conflict, QueueFull, ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.capabilities.runs.steering import Runs, RunUnknown, TooManyRuns, VersionLower
-from rolloutpool_common.protocol.runs import LONGEST_RUN, PolicyVersionRequest, RunState
+from rolloutpool_common.capabilities.runs.wire import LONGEST_RUN, PolicyVersionRequest, RunState
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

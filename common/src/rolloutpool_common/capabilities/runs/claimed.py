@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Self
 
-from rolloutpool_common.protocol.runs import OnStale
+from rolloutpool_common.capabilities.runs.wire import OnStale
 from rolloutpool_common.store.claims import Claim
 
 

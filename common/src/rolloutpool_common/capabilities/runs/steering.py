@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolloutpool_common.capabilities.runs.stored import steering_key
+from rolloutpool_common.capabilities.runs.wire import RunState
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.keys import run_key

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rolloutpool_common.capabilities.runs.wire import OnStale, StaleEnd
 from rolloutpool_common.capability import Counter, Encryption, Ends, Gauge, StoredCapability, StoreDoor, Total
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class StoredRuns(StoredCapability):
     def kept(self, asked: tuple[int, OnStale], secrets: Encryption) -> Mapping[str, int | str]:
         """The limit. That the batch has a run is written for its turns in the queue."""
         return dict(zip(("max_staleness", "on_stale"), asked, strict=True))
+
+    def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
+        """How many rollouts were too old."""
+        stale = {name.removeprefix("stale:"): int(n) for name, n in sorted(fields.items()) if name.startswith("stale:")}
+        return {"stale": stale}
 
     async def stopped(self, door: StoreDoor, run: str) -> Waiting | None:
         """Says that a run is paused. Nothing is written for this: the run's own state says it."""

@@ -13,9 +13,9 @@ from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
 from rolloutpool_common.capabilities.runs.steering import Runs
+from rolloutpool_common.capabilities.runs.wire import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_common.tokens.entries import SampledEntry

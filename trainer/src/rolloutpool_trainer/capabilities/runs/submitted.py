@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from rolloutpool_common.protocol.runs import OnStale
+    from rolloutpool_common.capabilities.runs.wire import OnStale
 
 
 class LimitedSubmit(TypedDict, total=False):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rolloutpool_common.protocol.runs import RunState
+    from rolloutpool_common.capabilities.runs.wire import RunState
     from rolloutpool_trainer.client.sync_door import SyncDoor
 
 

@@ -23,10 +23,10 @@ from typing import Any
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
 from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs
+from rolloutpool_common.capabilities.runs.wire import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import Claim, StoreError
 from rolloutpool_common.tokens.entries import SampledEntry

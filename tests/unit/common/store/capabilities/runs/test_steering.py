@@ -6,9 +6,9 @@ from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs, RunUnknown, TooManyRuns, VersionLower
 from rolloutpool_common.capabilities.runs.stored import StoredRuns
+from rolloutpool_common.capabilities.runs.wire import OnStale
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Claim, ClaimRefused, Store
 from rolloutpool_common.store.keys import run_key
