@@ -138,7 +138,7 @@ class _Pool:
                 self._refill.set()
             await asyncio.sleep(RUN_SECONDS)
             await self.store.rollouts.finish(claim, _result(claim))
-            self._open -= claim.run is not None and claim.run.endswith("/plain")
+            self._open -= claim.notes.get("run", b"").endswith(b"/plain")
             if not self._open:
                 self.done.set()
         finally:

@@ -238,7 +238,7 @@ def metrics_table() -> str:
     measured |= {"|".join([metric.name, *[ANY] * len(metric.labels)]): 1 for metric in counted()}
     sums = {"": measured, ANY: {"model_call_seconds|ok|0": 1}}
     process = {"component": "api", "version": ANY, "resident_bytes": 1, "open_fds": 1, "levels": {}}
-    stats = PoolStats({f"drift:{ANY}": 1, f"warning:{ANY}": 1}, 0, 0, 0, dict.fromkeys(Priority, 0.0), 0)
+    stats = PoolStats({f"drift:{ANY}": 1, f"warning:{ANY}": 1}, 0, 0, 0, dict.fromkeys(Priority, 0.0))
     depths = dict.fromkeys(Priority, Queue(outbox=0, published=0))
     rows = []
     for family in families(stats, depths, [], Measured(sums, [process], RedisFacts(1, 2, 3), True)):

@@ -18,6 +18,7 @@ from tests.support.batches import announce, new_batch, result_of, uids_of
 from tests.support.examples import examples
 from tests.support.places import places_of
 
+from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.workers import WorkerRole
@@ -160,9 +161,9 @@ class MixedFleet(RuleBasedStateMachine):
     def steer(self, pause: bool) -> None:
         """The run is paused or resumed."""
         if pause:
-            self.do(self.store.runs.pause(OWNER, RUN, limit_s=3600))
+            self.do(Runs(self.store).pause(OWNER, RUN, limit_s=3600))
         elif self.raw.exists(f"rp:steering:{OWNER}/{RUN}"):
-            self.do(self.store.runs.resume(OWNER, RUN))
+            self.do(Runs(self.store).resume(OWNER, RUN))
 
     @rule(number=st.integers(0, 9))
     def cancel(self, number: int) -> None:

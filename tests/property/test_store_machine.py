@@ -25,6 +25,7 @@ from tests.support.journals import turn_record
 from tests.support.places import places_of
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
+from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalUnreadable
@@ -251,9 +252,9 @@ class StoreMachine(StoreAttempts):
     def steer(self, pause: bool) -> None:
         """The run is paused or resumed."""
         if pause:
-            self.do(self.store.runs.pause(OWNER, "r", limit_s=600))
+            self.do(Runs(self.store).pause(OWNER, "r", limit_s=600))
         elif self.paused:
-            self.do(self.store.runs.resume(OWNER, "r"))
+            self.do(Runs(self.store).resume(OWNER, "r"))
         self.paused = pause
         for batch in self.batches.values():
             batch.paused = pause and batch.run is not None

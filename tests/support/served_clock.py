@@ -4,7 +4,6 @@ from redis.asyncio import Redis
 from tests.support.waiting import until
 
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.leases import Tick
 
 
 class ServedClock:
@@ -13,7 +12,7 @@ class ServedClock:
     def __init__(self, store: Store, process: str = "p1") -> None:
         self._store, self._process = store, process
 
-    async def tick(self, passed_s: float = 0.0, *, serving: bool = True) -> Tick:
+    async def tick(self, passed_s: float = 0.0, *, serving: bool = True) -> list[str]:
         """A tick after so much time of Redis' clock."""
         redis = self._store.connection.redis
         seen = await redis.hget("rp:served", "seen_ms")
@@ -23,7 +22,7 @@ class ServedClock:
 
     async def seconds(self, seconds: float) -> list[str]:
         """So many seconds in which nothing is amiss; the batches whose lease was over."""
-        return [batch for _ in range(int(seconds)) for batch in (await self.tick(1.0)).batches]
+        return [batch for _ in range(int(seconds)) for batch in (await self.tick(1.0))]
 
 
 async def let_a_week_pass(redis_url: str) -> None:

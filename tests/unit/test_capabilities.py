@@ -52,8 +52,8 @@ def test_a_script_about_a_batch_has_the_lines_of_what_the_batch_uses_and_no_othe
 
 def test_what_the_pool_asks_of_redis_has_all_of_them() -> None:
     lua = "".join(path.read_text() for path in Path(capabilities.__path__[0]).rglob("_*.lua"))
-    hooks = {"beat": "on_beat", "lead": "on_lead", "strays": "on_held", "journal": "on_record", "commit": "on_commit"}
-    for script, hook in {**hooks, "grade": "on_stage"}.items():
+    at_once = [(script, f"on_{script}") for script in ("beat", "lead", "commit", "release")]
+    for script, hook in (*at_once, ("strays", "on_held"), ("journal", "on_record"), ("grade", "on_stage")):
         for name in NAMES:
             assert (f"{name}_{hook}(" in source_of(script)) is (f"local function {name}_{hook}(" in lua)
 
@@ -102,6 +102,10 @@ def test_what_has_moved_can_be_imported_where_it_was() -> None:
         ("rolloutpool_common.protocol.overview", ["PoolOverview", "Trouble"]),
         ("rolloutpool_common.protocol.replay", ["ForkOrigin"]),
         ("rolloutpool_common.protocol.regrading", ["Regrade", "RegradeRequest"]),
+        (
+            "rolloutpool_common.protocol.runs",
+            ["OnStale", "PolicyVersionRequest", "RunState", "StaleEnd", "StaleVersions"],
+        ),
         ("rolloutpool_common.protocol.push", ["PushEvent", "PushesRetried", "verify"]),
         ("rolloutpool_trainer.client.webhook", ["SignatureInvalid", "verify_push"]),
         ("rolloutpool_worker.graders", ["GRADERS"]),

@@ -40,7 +40,6 @@ from rolloutpool_api.routes import (
     metrics,
     operations,
     rollouts,
-    runs,
     tokenizers,
     tools,
     ui,
@@ -143,7 +142,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
-    modules = (batches, batch_list, history, runs, operations)
+    modules = (batches, batch_list, history, operations)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):

@@ -17,7 +17,6 @@ from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.offers import PLUGINS, plugins_of
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import Worker
 
 HINTS = ("max_assistant_turns", "max_user_turns", "budget_tokens")
@@ -201,36 +200,12 @@ class GroupCheck(Check):
                 self.faults.add(at, f"{has}, fewer than group.min_usable {policy.min_usable}")
 
 
-class StalenessCheck(Check):
-    """`max_staleness` has a run, whose versions it is measured by; and what is to be restarted can be restarted."""
-
-    def __init__(self, batch: BatchRequest) -> None:
-        super().__init__()
-        self._batch = batch
-        self._endpoints = _EndpointFields(batch)
-
-    def see_document(self, document: dict[str, Any]) -> None:
-        """Demands a run."""
-        if self._batch.run is None:
-            self.faults.add("max_staleness", "needs `run`: versions are announced for a run")
-
-    def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
-        """Refuses to restart rollouts at a callback, which would answer with the turns that it has kept."""
-        if self._batch.on_stale is not OnStale.RESTART or item is None:
-            return
-        if self._endpoints.of(item, "protocol") is EndpointProtocol.CALLBACK:
-            self.faults.add(
-                path("rollouts", index),
-                "on_stale `restart` needs an engine: the callback keeps the turns of a rollout; use `drop` or `finish`",
-            )
-
-
 class AttachmentCheck(Check):
     """Only engines are asked for attachments."""
 
     def __init__(self, batch: BatchRequest) -> None:
         super().__init__()
-        self._endpoints = _EndpointFields(batch)
+        self._endpoints = ChosenEndpoints(batch)
 
     def see_rollout(self, index: int, raw: Any, item: RolloutItem | None) -> None:
         """Compares what is asked for with the protocol of the endpoint."""
@@ -240,7 +215,7 @@ class AttachmentCheck(Check):
             self.faults.add(path("rollouts", index), "`attach` needs an engine: set `protocol` to `vllm` or `sglang`")
 
 
-class _EndpointFields:
+class ChosenEndpoints:
     """The options of a rollout's endpoint, as `submission` decides them: those of `trainer` hold at its own only."""
 
     def __init__(self, batch: BatchRequest) -> None:

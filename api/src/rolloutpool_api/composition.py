@@ -4,7 +4,7 @@ Routes stand above what checks a batch, and checks below, so those of one capabi
 application asks for them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,14 @@ from pydantic import BaseModel
 
 from rolloutpool_api.capabilities.grading.checks import GraderCheck
 from rolloutpool_api.capabilities.harness.checks import HarnessCheck
+from rolloutpool_api.capabilities.runs.checks import staleness_checks
 from rolloutpool_api.checks import Check
 from rolloutpool_common.capabilities.grading.annotating import AnnotationRequest
 from rolloutpool_common.capabilities.grading.annotations import scalars
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS
-from rolloutpool_common.process.metrics import Histogram
+from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG, STALENESS
+from rolloutpool_common.process.metrics import Histogram, Largest
+from rolloutpool_common.protocol.batch import BatchRequest
 from rolloutpool_common.store import Store
 
 if TYPE_CHECKING:
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
 
 Figures = Mapping[str, Mapping[int, float]]
 """Further columns of a table: by name, then by the rollout's index."""
-HISTOGRAMS: tuple[Histogram, ...] = (GRADER_CALLS,)
+MEASURES: tuple[Histogram | Largest, ...] = (GRADER_CALLS, STALENESS, RUNNING_LAG)
 """What workers measure of capabilities: a process shows what it has declared, so it has to import the declarations."""
 CHECKS: tuple[Callable[[], Check], ...] = (HarnessCheck, GraderCheck)
 """What makes the checks of a batch's document, for each document anew."""
+BATCH_CHECKS: tuple[Callable[[BatchRequest], Sequence[Check]], ...] = (staleness_checks,)
+"""What makes those that look at a batch whose model is valid."""
 BODIES: tuple[type[BaseModel], ...] = (AnnotationRequest,)
 """The models of bodies that routes read by themselves, for the API's description."""
 COLUMNS: Mapping[str, Callable[[Store, str], Awaitable[Figures]]] = {"annotations": scalars}
@@ -43,10 +48,11 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.harness import routes as harness
     from rolloutpool_api.capabilities.osmosis import routes as osmosis
     from rolloutpool_api.capabilities.overview import routes as overview
+    from rolloutpool_api.capabilities.runs import routes as runs
     from rolloutpool_api.capabilities.tables import routes as tables
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    modules = (engines, harness, webhooks, osmosis, overview, forks, tables)
+    modules = (engines, runs, harness, webhooks, osmosis, overview, forks, tables)
     return (*(one.router for one in modules), *grading.routers)
 
 

@@ -17,6 +17,7 @@ from rolloutpool_common.process.metrics import (
     SUM,
     Counted,
     Histogram,
+    Largest,
     Level,
     Metric,
     counted,
@@ -146,13 +147,9 @@ def _standings(standings: Iterable[Mapping[str, Any]]) -> Iterator[Family]:
         if declared.is_phase:
             phases.add_metric([phase], level(phase))
     yield from (processes, memory, largest, files, builds, phases)
-    yield _gauge(
-        "running_version_lag",
-        "How far the oldest weights that sampled a running rollout are behind its run's version, the largest of all.",
-        max(
-            (standing.get("largest", {}).get("running_lag", 0) for some in of.values() for standing in some), default=0
-        ),
-    )
+    for reported, value in Largest.all.items():
+        found = (standing.get("largest", {}).get(reported, 0) for some in of.values() for standing in some)
+        yield _gauge(value.name, value.text, max(found, default=0))
     yield _gauge("environment_sessions", "Sessions of environments that are open.", level("sessions"))
     yield _gauge("long_polls", "Requests that wait for rollouts, event streams among them.", level("long_polls"))
     yield _gauge("event_streams", "Event streams that are open.", level("event_streams"))

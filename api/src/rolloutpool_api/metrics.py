@@ -20,7 +20,6 @@ from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
 from rolloutpool_common.protocol.result import Alignment
-from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.protocol.workers import Queue, Worker, WorkerRole
 from rolloutpool_common.security.api_keys import GUEST
 from rolloutpool_common.store import PoolStats, RefusalCause
@@ -33,10 +32,10 @@ _PLAIN = {
     "sampled": ("sampled_tokens", "Tokens with mask 1 in the samples of ended rollouts."),
     "tokens": ("tokens", "All tokens in the samples of ended rollouts, prompts included."),
     "republished": ("tickets_republished", "Tickets that were lost between outbox and worker and were made again."),
-    "pauses": ("run_pauses", "Pauses of runs."),
     "strays": ("strays", "Accepted rollouts that were in no queue and with no worker, and were put back."),
     "doubts": ("delta_doubts", "Shapes of deltas whose short cut gave other ids than the rule, and is no longer used."),
     "workers_lost": ("workers_lost", "Worker processes that were declared dead."),
+    **{total.field: (total.name, total.text) for capability in CAPABILITIES for total in capability.totals},
 }
 """Field of the totals -> (name, help)."""
 
@@ -78,12 +77,6 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
             "stale",
             "weights",
         ],
-    ),
-    "stale": (
-        "rollouts_stale",
-        "Rollouts that were too old for their batch, by what became of them; restarts count each time.",
-        ("what",),
-        [*StaleEnd, "restarted"],
     ),
     "cancelled_for": (
         "batches_cancelled",
@@ -171,7 +164,6 @@ def families(
     shared = [worker.running for worker in live if worker.role is WorkerRole.SHARED and not worker.draining]
     yield _gauge("worker_slots_used_max", "Rollouts of the fullest worker that takes work.", max(shared, default=0))
     yield _gauge("worker_slots_used_min", "Rollouts of the emptiest worker that takes work.", min(shared, default=0))
-    yield _gauge("runs_paused", "Runs that are paused.", standing.paused_runs)
     for capability in CAPABILITIES:
         for gauge in capability.gauges:
             yield _gauge(gauge.name, gauge.text, standing.gauges.get(gauge.name, 0))

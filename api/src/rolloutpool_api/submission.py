@@ -82,8 +82,6 @@ def plan_batch(
         priority=batch.priority,
         run=batch.run,
         weight=batch.weight,
-        max_staleness=batch.max_staleness,
-        on_stale=batch.on_stale,
         lease_s=batch.lease_seconds,
         group_policy=batch.group,
         labels=batch.labels,

@@ -25,9 +25,8 @@ from rolloutpool_api.checks import (
     GroupCheck,
     IdCheck,
     NameCheck,
-    StalenessCheck,
 )
-from rolloutpool_api.composition import CHECKS
+from rolloutpool_api.composition import BATCH_CHECKS, CHECKS
 from rolloutpool_api.errors import MalformedBody, Rejected
 from rolloutpool_api.fault_list import FaultList, path
 from rolloutpool_api.restrictions import Restrictions
@@ -70,10 +69,8 @@ def check_batch(document: Any, catalog: Catalog | None, restrictions: Restrictio
     checks: list[Check] = [items, NameCheck(catalog), IdCheck()]
     if batch is not None and batch.group is not None:
         checks.append(GroupCheck(batch.group))
-    if batch is not None and batch.max_staleness is not None:
-        checks.append(StalenessCheck(batch))
     if batch is not None:
-        checks.append(AttachmentCheck(batch))
+        checks += [*(check for make in BATCH_CHECKS for check in make(batch)), AttachmentCheck(batch)]
     checks += [*(make() for make in CHECKS), CompleteCheck(), *restrictions.checks(trainer, catalog)]
     for check in checks:
         check.see_document(document)

@@ -14,7 +14,8 @@ library but pydantic. What needs more is in modules beside them. Around each cal
 the store's.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class Counter(NamedTuple):
     """Values that are shown also while their count is 0."""
 
 
+class Total(NamedTuple):
+    """A field of the pool's totals, as a metric."""
+
+    field: str
+    name: str
+    text: str
+
+
 class PluginKind(NamedTuple):
     """Plug-ins of workers that rollouts name, as environments are (`protocol/offers.py`)."""
 
@@ -73,8 +82,16 @@ class PluginKind(NamedTuple):
     """The field of a worker that lists them."""
 
 
-Settle = Callable[[str, int, "Failure"], Awaitable[bool]]
-"""Ends a rollout, named by batch and index, with a failure; tells whether it had not ended before."""
+class Ends(Protocol):
+    """Ends what is overdue: the kernel's `Reconciliation`."""
+
+    async def fail(self, batch_id: str, index: int, failure: "Failure") -> bool:
+        """Ends a rollout with a failure; tells whether it had not ended before."""
+        ...
+
+    async def cancel(self, batch_id: str, waited_for: "Waiting") -> None:
+        """Goes on with a batch whose cancellation has begun, and says in its results what its rollouts waited for."""
+        ...
 
 
 class StoredCapability:
@@ -83,9 +100,10 @@ class StoredCapability:
     name: ClassVar[str]
     """That of its folder."""
     mark: ClassVar[str] = ""
-    """The field of a batch's hash that says that the batch uses it. It is never shown, so it may hold secrets.
+    """The field of a batch's hash that says that the batch uses it. It is not shown, so it may hold secrets.
 
-    Empty for one that no batch asks for: then no script is any different for it, and `asked` is not called."""
+    A value that is the batch's own id says nothing. Empty for one that no batch asks for: then no script is any
+    different for it, and `asked` is not called."""
     called: ClassVar[Sequence[tuple[str, str]]] = ()
     """Where a batch's request has a URL that the pool will call: part of the request, field of that."""
     secret: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -96,9 +114,14 @@ class StoredCapability:
     """Parts of a rollout's keys, likewise."""
     sizes_groups: ClassVar[bool] = False
     """Whether it needs the sizes of a batch's groups."""
+    said: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What a result has in one line to say of its end: by the word for it, the field with a `message`."""
     plugins: ClassVar[PluginKind | None] = None
     gauges: ClassVar[Sequence[Gauge]] = ()
     counters: ClassVar[Sequence[Counter]] = ()
+    totals: ClassVar[Sequence[Total]] = ()
+    counted: ClassVar[Sequence[str]] = ()
+    """Fields of a result whose values are counted, with the batch and in the totals, as `{field}:{value}`."""
 
     def asked(self, batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> object | None:
         """Says what a batch asks of it; None where that is nothing, and the batch does not use it.
@@ -108,8 +131,8 @@ class StoredCapability:
         """
         return None
 
-    def fields(self, asked: Any, secrets: Encryption) -> Mapping[str, object]:
-        """Makes fields of the batch's hash out of what the batch has asked; `mark` is one of them."""
+    def kept(self, asked: Any, secrets: Encryption) -> Mapping[str, bytes | str | int]:
+        """Makes fields of the batch's hash out of what the batch has asked: `mark`, unless the commit writes it."""
         return {self.mark: 1}
 
     def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
@@ -120,7 +143,11 @@ class StoredCapability:
         """Says what so many rollouts of a batch wait for that are in its stage."""
         return None
 
-    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+    async def stopped(self, door: StoreDoor, run: str) -> "Waiting | None":
+        """Says why a run, as the queue knows it, stands still; None where it goes on."""
+        return None
+
+    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Ends what is overdue; called where its `on_lead` has given the reconciler a chore of its name."""
         return 0
 

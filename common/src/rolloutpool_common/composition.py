@@ -15,22 +15,27 @@ from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderFiel
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import HarnessField, HarnessReportField
 from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
+from rolloutpool_common.capabilities.runs.stored import StoredRuns
+from rolloutpool_common.capabilities.runs.wire import StaleCounts, StalenessLimit, StalenessReport
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import DeadPushes, DeliveryCounts, DeliveryField
 from rolloutpool_common.capability import StoredCapability
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
+    from rolloutpool_common.protocol.result import RolloutResult
 
-CAPABILITIES: tuple[StoredCapability, ...] = (Harness(), Grading(), Webhooks(), StoredOsmosis())
+CAPABILITIES: tuple[StoredCapability, ...] = (StoredRuns(), Harness(), Grading(), Webhooks(), StoredOsmosis())
 """Those that keep something in Redis."""
 
+_SAID = {word: field for capability in CAPABILITIES for word, field in capability.said.items()}
 
-class BatchRequestFields(DeliveryField):
+
+class BatchRequestFields(StalenessLimit, DeliveryField):
     """Of `BatchRequest`."""
 
 
-class BatchStatusFields(DeliveryCounts):
+class BatchStatusFields(StaleCounts, DeliveryCounts):
     """Of `BatchStatus`."""
 
 
@@ -42,7 +47,7 @@ class RolloutSpecFields(ForkField):
     """Of `RolloutSpec`."""
 
 
-class RolloutResultFields(AttachmentsField, GradeFields, HarnessReportField, ForkedFromField):
+class RolloutResultFields(StalenessReport, AttachmentsField, GradeFields, HarnessReportField, ForkedFromField):
     """Of `RolloutResult`."""
 
 
@@ -60,6 +65,12 @@ class OsmosisOptionsFields(OsmosisGrader):
 
 class DeadLettersFields(DeadPushes):
     """Of `DeadLetters`."""
+
+
+def said_of(result: "RolloutResult") -> dict[str, str]:
+    """Returns what capabilities say of a result's end, in a line each, by a word for it."""
+    found = {word: getattr(result, field) for word, field in _SAID.items()}
+    return {word: said.message for word, said in found.items() if said is not None}
 
 
 def asks_of(batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> dict[str, object]:

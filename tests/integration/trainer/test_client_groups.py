@@ -7,8 +7,9 @@ from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
 from tests.support.waiting import until
 
+from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
+from rolloutpool_common.capabilities.runs.wire import StaleEnd
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.runs import StaleEnd
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
@@ -104,7 +105,7 @@ async def test_a_stream_tells_the_pool_how_new_the_weights_are(
     (summary,) = await until(lambda: client.batches(run="job"))
     assert (await client.run("job")).policy_version == 7
     held = [await worker.claim(f"{summary.batch_id}-{index}") for index in range(4)]
-    assert {(claim.max_staleness, claim.on_stale) for claim in held} == {(2, "drop")}
+    assert {ClaimedRun.of(claim)[1:3] for claim in held} == {(2, "drop")}
     dropped = {"status": RolloutStatus.CANCELLED, "finish_reason": FinishReason.STALE, "stale": StaleEnd.DROPPED}
     for claim, changes in zip(held, (sampled("7"), sampled("7"), sampled("7"), dropped), strict=True):
         await worker.store.rollouts.finish(claim, plain_result(claim, **changes))

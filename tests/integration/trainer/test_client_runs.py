@@ -6,6 +6,7 @@ import pytest
 from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
 
+from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.store import ClaimRefused
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
@@ -50,4 +51,4 @@ async def test_a_trainer_announces_pauses_and_resumes(
 
     assert await asyncio.to_thread(blocking) is None
     claim = await worker.claim(uid)
-    assert (claim.max_staleness, claim.on_stale) == (1, "finish")
+    assert ClaimedRun.of(claim)[1:3] == (1, "finish")

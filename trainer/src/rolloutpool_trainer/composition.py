@@ -18,6 +18,9 @@ from rolloutpool_trainer.capabilities.grading.sync_client import SyncGradedClien
 from rolloutpool_trainer.capabilities.grading.sync_group import SyncGradedGroup
 from rolloutpool_trainer.capabilities.harness.aio_batch import AsyncHarnessBatch
 from rolloutpool_trainer.capabilities.harness.sync_batch import SyncHarnessBatch
+from rolloutpool_trainer.capabilities.runs.aio_client import AsyncRunsClient
+from rolloutpool_trainer.capabilities.runs.submitted import LimitedSubmit
+from rolloutpool_trainer.capabilities.runs.sync_client import SyncRunsClient
 from rolloutpool_trainer.capabilities.webhooks import shown as webhooks
 from rolloutpool_trainer.capabilities.webhooks.aio_batch import AsyncPushedBatch
 from rolloutpool_trainer.capabilities.webhooks.submitted import PushedSubmit
@@ -49,15 +52,15 @@ class SyncGroupParts(SyncGradedGroup):
     __slots__ = ()
 
 
-class AsyncClientParts(AsyncEngineClient, AsyncGradedClient, AsyncForkingClient):
+class AsyncClientParts(AsyncEngineClient, AsyncGradedClient, AsyncForkingClient, AsyncRunsClient):
     """Methods of a client, for asyncio."""
 
 
-class SyncClientParts(SyncEngineClient, SyncGradedClient, SyncForkingClient):
+class SyncClientParts(SyncEngineClient, SyncGradedClient, SyncForkingClient, SyncRunsClient):
     """Methods of a client that block."""
 
 
-class SubmitOptions(PushedSubmit):
+class SubmitOptions(LimitedSubmit, PushedSubmit):
     """Keyword arguments of `submit`."""
 
 
@@ -68,6 +71,10 @@ COMMANDS = (
     "rolloutpool_trainer.capabilities.harness.commands:agent",
     "rolloutpool_trainer.capabilities.harness.commands:door",
     "rolloutpool_trainer.capabilities.harness.commands:runner",
+    "rolloutpool_trainer.capabilities.runs.commands:run",
+    "rolloutpool_trainer.capabilities.runs.commands:announce",
+    "rolloutpool_trainer.capabilities.runs.commands:pause",
+    "rolloutpool_trainer.capabilities.runs.commands:resume",
 )
 """Commands of `rolloutpool`, by their places."""
 DOCUMENTS = {
@@ -75,6 +82,10 @@ DOCUMENTS = {
     "fork": "rolloutpool_trainer.cli.documents:SubmitDocument",
     "groups": "rolloutpool_trainer.capabilities.grading.documents:GroupsDocument",
     "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
+    "run": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "announce": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "pause": "rolloutpool_common.capabilities.runs.wire:RunState",
+    "resume": "rolloutpool_common.capabilities.runs.wire:RunState",
 }
 """What they print with `--json`: by command, the place of its model."""
 COUNTS = {**webhooks.COUNTS}

@@ -2,8 +2,8 @@
 
 1. `composition` has one `WorkerCapability` for each, in the order of the hooks. When a process starts, each is opened:
    an `OpenCapability` is its part of that process. They are closed in reverse order.
-2. Which of them a rollout uses is chosen once, by its options: those whose `option` it sets. A plain rollout has none,
-   and no line of any capability runs for it.
+2. Which of them a rollout uses is chosen once: those whose `option` it sets, or whose `note` its claim has. A plain
+   rollout has none, and no line of any capability runs for it.
 3. Hooks are called in the order of the tuple. What a capability sees of a rollout is its `Talk`, and nothing else.
 4. Several may say what becomes of an attempt, and the table of `decision` does as well: the strictest answer holds.
 
@@ -24,10 +24,13 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy
-from rolloutpool_worker.drain import Drain
+from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.journal import Journal
+from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.ending import Decision
 from rolloutpool_worker.plugins import Registry
 from rolloutpool_worker.policy import AiohttpTransport, Asking
+from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.recorded import Script
 from rolloutpool_worker.tools import ToolHost
 from rolloutpool_worker.tracing import RolloutTrace
@@ -90,6 +93,30 @@ Ending = RolloutResult | BaseException
 """How an attempt has ended so far: with a result, or with what says where the rollout goes instead."""
 
 
+class AttemptGate(Protocol):
+    """Stands before the model calls of one attempt; what its methods raise ends the attempt."""
+
+    def guard(self, talk: Conversation, journal: Journal) -> None:
+        """Hears before which conversation it stands, and of its journal."""
+        ...
+
+    async def before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
+        """Lets a call through, sooner or later (`policy.asking.BeforeCall`)."""
+        ...
+
+    async def at_end(self) -> None:
+        """Looks once more, when the agent has come to an end."""
+        ...
+
+    def complete(self, result: RolloutResult) -> RolloutResult:
+        """Says in a result what it has seen."""
+        ...
+
+    def close(self) -> None:
+        """Forgets the attempt."""
+        ...
+
+
 class ProcessPart(Protocol):
     """Holds what a capability does in a shared worker process, beside the rollouts; on the process's event loop."""
 
@@ -127,7 +154,9 @@ class OpenCapability:
     """A capability's part of one process. Each hook does nothing unless the capability says otherwise."""
 
     option: ClassVar[str | None] = None
-    """The option of a rollout that chooses it; None where rollouts do not."""
+    """The option of a rollout that chooses it; None where options do not."""
+    note: ClassVar[str | None] = None
+    """The note of a claim (`Claim.notes`) that chooses it; None where notes do not."""
     part: ProcessPart | None = None
     """What it does beside the rollouts."""
     policies: Mapping[EndpointProtocol, Callable[[PolicyParts], Awaitable[Policy]]] = MappingProxyType({})
@@ -147,6 +176,10 @@ class OpenCapability:
 
     async def beginning(self, claim: Claim) -> Beginning | None:
         """Returns the turns of a rollout that are recorded; None where it samples all of them itself."""
+        return None
+
+    def gate(self, claim: Claim, stop: RolloutStop, waits: RolloutWaits) -> AttemptGate | None:
+        """Makes what stands before the model calls of an attempt; None where nothing of it does."""
         return None
 
     async def at_end(self, talk: Talk, ending: Ending | None) -> Ending | None:

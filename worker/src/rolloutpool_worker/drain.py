@@ -17,12 +17,21 @@ the drain time is over.
 
 import asyncio
 from contextlib import suppress
+from typing import ClassVar
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_common.outcomes import RolloutEnd
 
 
 class StoppedAtBorder(RolloutPoolError):
     """The rollout stops here, goes back to the queue, and goes on elsewhere."""
+
+
+class EndedAtBorder(StoppedAtBorder):
+    """The rollout ends here, without a failure."""
+
+    end: ClassVar[RolloutEnd]
+    """How."""
 
 
 class Drained(StoppedAtBorder):

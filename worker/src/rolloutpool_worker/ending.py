@@ -12,7 +12,7 @@ class GoesElsewhere(RolloutPoolError):
     """The rollout goes on later, or elsewhere; a capability that raises it decides when."""
 
 
-Counter = Literal["deferrals", "capacity", "pauses", "weights", "grade_retries"]
+Counter = Literal["deferrals", "capacity", "pauses", "weights", "stale", "grade_retries"]
 
 
 class TicketOutcome(StrEnum):
@@ -106,7 +106,7 @@ class Decision:
     delay_s: float = 0.0
     """Seconds until the rollout may run again."""
     counter: Counter = "capacity"
-    """As what a deferral counts (`Rollouts.give_back`)."""
+    """As what a deferral or a restart counts (`Rollouts.give_back`)."""
     tried: int = 0
     """Calls of the present turn that have failed in a row: the next attempt goes on counting. A worker's drain is no
     reason to begin again, or a turn that never gets an answer could be asked for as long as workers are replaced."""

@@ -188,9 +188,15 @@ class Level:
 class Largest:
     """Reads the largest value at this moment, when the process reports. For one event loop."""
 
-    def __init__(self) -> None:
+    all: ClassVar[dict[str, "Largest"]] = {}
+    """By the name under which a process reports it."""
+
+    def __init__(self, reported: str, name: str, text: str) -> None:
+        """Declares it, with the name and the text of its metric; all that are declared are reported."""
+        self.name, self.text = name, text
         self.read: Callable[[], float] = float
         """Set by the part of the process that knows it."""
+        Largest.all[reported] = self
 
 
 def histograms() -> list[Histogram]:
@@ -234,12 +240,6 @@ CONTEXT_TOKENS = Histogram(
 VERSION_LAG = Histogram(
     "policy_version_lag",
     "How far the first turn's policy version was behind the newest that the worker had seen, at a rollout's end.",
-    buckets=VERSIONS,
-    known=[()],
-)
-STALENESS = Histogram(
-    "rollout_staleness",
-    "How many versions a completed rollout's run was ahead of the oldest weights that sampled it, at its end.",
     buckets=VERSIONS,
     known=[()],
 )
@@ -305,7 +305,3 @@ IN_PAUSE = Level("pause", phase=True)
 SESSIONS = Level("sessions")
 LONG_POLLS = Level("long_polls")
 EVENT_STREAMS = Level("event_streams")
-
-RUNNING_LAG = Largest()
-LARGEST = {"running_lag": RUNNING_LAG}
-"""By the name under which a process reports them."""

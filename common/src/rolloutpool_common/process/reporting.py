@@ -18,7 +18,7 @@ from typing import Any
 
 from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.process.build import commit
-from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LARGEST, LOOP_LAG, Level, Row, take_rows
+from rolloutpool_common.process.metrics import CPU_SECONDS, GC_COLLECTIONS, LOOP_LAG, Largest, Level, Row, take_rows
 from rolloutpool_common.store import StoreError
 from rolloutpool_common.store.measures import PoolMeasures
 
@@ -99,7 +99,7 @@ class Reporter:
             "resident_bytes": _resident_bytes(),
             "open_fds": _open_fds(),
             "levels": {name: level.now for name, level in Level.all.items()},
-            "largest": {name: largest.read() for name, largest in LARGEST.items()},
+            "largest": {name: largest.read() for name, largest in Largest.all.items()},
         }
 
 

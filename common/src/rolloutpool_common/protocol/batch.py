@@ -20,7 +20,6 @@ from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
 from rolloutpool_common.protocol.messages import TextMessage
 from rolloutpool_common.protocol.options import RolloutOptions
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import Waiting
 
 Label = Annotated[str, StringConstraints(max_length=256), AfterValidator(check_label)]
@@ -109,10 +108,6 @@ class _BatchRequest(BaseModel):
     """The training run. Its batches start one after the other, and runs share the workers. Null: a run of its own."""
     weight: int = Field(default=1, ge=1, le=100)
     """How many rollouts of this run start for each one of a run with weight 1, while both wait."""
-    max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
-    """How many versions the run may be ahead of the oldest weights that sampled a rollout; needs `run`. Null: any."""
-    on_stale: OnStale = OnStale.DROP
-    """What happens to a rollout that is older: `drop`, `finish` or `restart`."""
     lease_seconds: float | None = Field(default=None, ge=10, le=604_800)
     """The batch is cancelled when its owner has not read it for so long. Null: never."""
     group: GroupPolicy | None = None
@@ -199,8 +194,6 @@ class _BatchStatus(Answer):
     """How many rollouts per warning."""
     tool_errors: dict[str, int] = Field(default_factory=dict)
     """How many calls of tools failed, per `NAME:TYPE` of tool and error."""
-    stale: dict[str, int] = Field(default_factory=dict)
-    """How many rollouts were too old for `max_staleness`, by what became of them; how often one was `restarted`."""
     waiting: list[Waiting] = Field(default_factory=list)
     """What rollouts of it wait for now: by endpoint, then what the pool lacks; empty while nothing waits."""
     sampled_tokens: int

@@ -15,12 +15,10 @@ from pydantic import BaseModel, Field
 
 from rolloutpool_common.composition import RolloutResultFields
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.answer import is_none
 from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.replay import ReplayRecord
-from rolloutpool_common.protocol.runs import StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.tokens.arrays import sliced
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
@@ -161,13 +159,6 @@ class _RolloutResult(BaseModel):
     failed."""
     waited_for: Waiting | None = None
     """What it waited for when it expired or was cancelled, or null."""
-    staleness: int | None = None
-    """How many versions its run was ahead of the oldest weights that sampled it, when it ended; null where that is not
-    known."""
-    stale: StaleEnd | None = None
-    """What became of it because that was more than its batch allows, or null."""
-    stale_versions: StaleVersions | None = Field(default=None, exclude_if=is_none)
-    """The versions of a rollout that was too old; left out of others."""
     messages: list[Message] = Field(default_factory=list)
     """The whole transcript, every sampled turn included."""
     samples: list[Sample] = Field(default_factory=list)

@@ -7,6 +7,7 @@ no row; the fields that it has already are read from its state.
 
 from typing import Any
 
+from rolloutpool_common.composition import said_of
 from rolloutpool_common.protocol.answer import Answer
 from rolloutpool_common.protocol.result import RolloutResult
 
@@ -98,7 +99,8 @@ class SummaryPage(Answer):
 def row_values(result: RolloutResult) -> list[Any]:
     """Takes a row's values from a result: all of `ENDED_FIELDS` but the first two, which are on Redis' clock."""
     failure, spans, samples = result.failure, result.spans, result.samples
-    said = failure or result.waited_for or result.stale_versions
+    said = failure or result.waited_for
+    message = said.message if said else next(iter(said_of(result).values()), None)
     sampled = sum(sum(sample.response_mask) for sample in samples)
     # Log-probabilities are 0.0 where the mask is 0, so the sum needs no mask.
     logprob = sum(sum(sample.response_logprobs) for sample in samples) / sampled if sampled else None
@@ -109,7 +111,7 @@ def row_values(result: RolloutResult) -> list[Any]:
         result.finish_reason,
         failure and failure.kind,
         failure and failure.category,
-        said and said.message[:MAX_MESSAGE],
+        message and message[:MAX_MESSAGE],
         result.alignment,
         sorted(result.drift),
         sum(result.drift.values()),

@@ -1,7 +1,7 @@
 """Everything that rolloutpool keeps, in one Redis. No other package names a Redis key.
 
 `Store.open(url)` has one attribute per noun: `batches`, `batch_lists`, `rollouts`, `rows`, `histories`,
-`runs`, `leases`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `preflights`,
+`leases`, `pieces`, `outbox`, `offers`, `workers`, `trials`, `preflights`,
 `doubts`, `signals`, `totals`, `measures`, `usage` and `reconciliation`. Capabilities (`composition`) keep
 what is theirs through its `connection`. Every change of state is one Lua script (`scripts/`), so that it happens whole
 or not at all. Start with:
@@ -64,7 +64,6 @@ from rolloutpool_common.store.records import (
 from rolloutpool_common.store.redis_settings import find_warnings
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.rows import Rows
-from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import ForeignSchema
 from rolloutpool_common.store.secrets import SecretsFileInvalid, SecretStore, SecretsUnkept
 from rolloutpool_common.store.signals import Signals, Watch
@@ -130,7 +129,6 @@ class Store:
         self.model_calls = ModelCalls(connection, self.rollouts)
         self.rows = Rows(connection)
         self.histories = Histories(connection)
-        self.runs = Runs(connection)
         self.leases = Leases(connection)
         self.pieces = Pieces(connection)
         self.offers = Offers(connection)

@@ -15,8 +15,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.needs import read_needs
 from rolloutpool_common.store.pool_waits import PoolWaits
-from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import read_waits, stage_waits
+from rolloutpool_common.store.waits import read_waits, run_wait, stage_waits
 
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
@@ -58,7 +57,6 @@ async def read_state(connection: Connection, pool: PoolWaits, batch_id: str, own
         failures=prefixed("failure:"),
         warnings=prefixed("warning:"),
         tool_errors=prefixed("tool_error:"),
-        stale=prefixed("stale:"),
         waiting=[] if finished_s is not None else await _waiting(connection, pool, fields, counts, now_s),
         sampled_tokens=sampled,
         total_tokens=int(fields.get("tokens", 0)),
@@ -81,8 +79,8 @@ async def _waiting(
     """Says what the rollouts of a batch wait for that has not ended."""
     queued, grading = counts[RolloutStatus.QUEUED], counts[RolloutStatus.GRADING]
     lacking: list[Waiting] = []
-    if paused := await paused_wait(connection.redis, fields["run"], queued + counts[RolloutStatus.RUNNING] + grading):
-        lacking = [paused]
+    if stopped := await run_wait(connection, fields["run"], queued + counts[RolloutStatus.RUNNING] + grading):
+        lacking = [stopped]
     elif queued:
         needed = {name for name, _ in orjson.loads(fields.get("tokenizers") or b"[]")}
         lacking = (await pool.look()).waits(needed, queued, read_needs(fields))

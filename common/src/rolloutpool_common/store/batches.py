@@ -50,7 +50,6 @@ from rolloutpool_common.store.records import (
     expand,
 )
 from rolloutpool_common.store.rollouts import Rollouts
-from rolloutpool_common.store.runs import run_key
 from rolloutpool_common.store.secrets import SecretStore
 from rolloutpool_common.store.staging import size_of, stage
 from rolloutpool_common.store.usage import usage_of
@@ -81,7 +80,7 @@ class Batches:
         carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
-        run = run_key(new.owner, new.run) if new.run is not None else new.batch_id
+        run = keys.run_key(new.owner, new.run) if new.run is not None else new.batch_id
         limits = limits or SubmitLimits()
         quota = limits.quota
         answer = await self._connection.script(
@@ -123,16 +122,13 @@ class Batches:
         fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new)]
         for capability in CAPABILITIES:
             if capability.mark and (asked := new.asks.get(capability.name)) is not None:
-                for pair in capability.fields(asked, self._secrets).items():
-                    fields += pair
+                fields += [part for pair in capability.kept(asked, self._secrets).items() for part in pair]
         if new.v1:
             fields += ["v1", 1]
         if new.attaches and new.attachment_bytes:
             fields += ["attachment_bytes", new.attachment_bytes]
         if new.weight != 1:
             fields += ["weight", new.weight]
-        if new.max_staleness is not None:
-            fields += ["max_staleness", new.max_staleness, "on_stale", new.on_stale]
         if new.lease_s is not None:
             fields += ["lease_ms", int(new.lease_s * 1000)]
         if new.group_policy is not None:

@@ -17,7 +17,7 @@ import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
-from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import now_ms
 from rolloutpool_common.store.connection import Connection
@@ -26,7 +26,7 @@ from rolloutpool_common.store.outside_ends import OpenRollout
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import compress, merge_fields
 from rolloutpool_common.store.rows import row_of
-from rolloutpool_common.store.runs import paused_wait
+from rolloutpool_common.store.waits import run_wait
 
 AT_ONCE = 50
 """Rollouts per script. 50 take Redis 2 ms (at most 5, measured on two busy cores), in which it answers nothing else."""
@@ -39,18 +39,24 @@ INTERRUPTED_AFTER_MS = 10_000
 reconciler that joined it would only do the same work again."""
 
 
-async def cancel_batch(connection: Connection, batch_id: str, cause: CancelCause = CancelCause.CALLER) -> int:
-    """Cancels each rollout that has not ended, and tells capabilities of the others."""
+async def cancel_batch(
+    connection: Connection,
+    batch_id: str,
+    cause: CancelCause = CancelCause.CALLER,
+    *,
+    waited_for: Waiting | None = None,
+) -> int:
+    """Cancels each rollout that has not ended, and tells capabilities of the others.
+
+    Without `waited_for`, what the batch's run waits for now is said in the results.
+    """
     redis = connection.redis
     with store_errors():
         total, shared, run = await redis.hmget(keys.batch(batch_id), "total", "shared", "run")
         if total is None:
             await redis.srem(keys.CANCELLING, batch_id)
             return 0
-    paused = await paused_wait(redis, run)
-    if cause is CancelCause.PAUSE:
-        # The pause has ended in the step that began this.
-        paused = Waiting(waits_for=WaitsFor.PAUSED, message="its run was paused, and nobody resumed it in time")
+    stopped = waited_for or await run_wait(connection, run)
     before = await connection.script("begin_cancel", batch_id, cause)
     fields = orjson.loads(shared)
     pool = await PoolWaits(connection).look()
@@ -60,7 +66,7 @@ async def cancel_batch(connection: Connection, batch_id: str, cause: CancelCause
     async def cancel_next() -> None:
         for start in starts:
             indexes = range(start, min(start + AT_ONCE, int(total)))
-            await _cancel_some(connection, batch_id, fields, indexes, pool, paused)
+            await _cancel_some(connection, batch_id, fields, indexes, pool, stopped)
 
     await asyncio.gather(*(cancel_next() for _ in range(LANES)))
     with store_errors():
@@ -78,7 +84,7 @@ async def _cancel_some(
     shared: dict[str, Any],
     indexes: range,
     pool: PoolState,
-    paused: Waiting | None,
+    stopped: Waiting | None,
 ) -> None:
     states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
     with store_errors():
@@ -95,7 +101,7 @@ async def _cancel_some(
         if not ended and own is not None:
             fields = merge_fields(shared, own, uid=keys.uid_of(batch_id, index))
             rollout = OpenRollout(batch_id, index, fields, group, *known)
-            waited = rollout.wait(pool, paused)
+            waited = rollout.wait(pool, stopped)
             cancelled = rollout.ended(RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED), waited)
             result, row = compress(cancelled.model_dump_json().encode()), row_of(cancelled)
         parts += [index, result, row]

@@ -8,7 +8,6 @@ from typing import Any
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.records import merge_spec
@@ -47,12 +46,6 @@ class Claim:
     more_waiting: bool
     """Whether outboxes of this priority class have rollouts to publish."""
     priority: Priority = Priority.DEFAULT
-    run: str | None = None
-    """Its run, as `runs.run_key` names it; None where its batch has none."""
-    max_staleness: int | None = None
-    on_stale: OnStale = OnStale.DROP
-    restarts: int = 0
-    """How often it has begun again because it was stale."""
     attachment_bytes: int = 0
     """What its attachments may take; 0 where its batch asked for none."""
     tried: int = 0
@@ -96,7 +89,6 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
     """Makes a claim of what the script `claim` has answered."""
     batch_id, _, index = uid.rpartition("-")
     now, deadline = int(answer["now_ms"]), answer["deadline_ms"]
-    run, staleness = answer["run"].decode(), answer["max_staleness"]
     return Claim(
         uid=uid,
         batch_id=batch_id,
@@ -118,11 +110,6 @@ def read_claim(answer: dict[str, Any], uid: str, worker_id: str, role: WorkerRol
         notes=named(answer["notes"]) if answer["notes"] else {},
         more_waiting=bool(answer["more_waiting"]),
         priority=Priority(answer["priority"].decode()),
-        # A batch without a run has its own id there.
-        run=None if run == batch_id else run,
-        max_staleness=int(staleness) if staleness else None,
-        on_stale=OnStale(answer["on_stale"].decode() or OnStale.DROP),
-        restarts=answer["restarts"],
         attachment_bytes=answer["attachment_bytes"],
         tried=answer["tried"],
         called=bool(answer["called"]),

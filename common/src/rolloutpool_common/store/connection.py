@@ -172,7 +172,7 @@ class Connection:
             return []
         with store_errors():
             marks = await self.redis.hmget(f"{PREFIX}batch:{batch_id}", [one.mark for one in marked])
-        return [one for one, mark in zip(marked, marks, strict=True) if mark is not None]
+        return [one for one, mark in zip(marked, marks, strict=True) if mark not in (None, batch_id.encode())]
 
     def _variant(self, name: str, used: str) -> str:
         if used and not self._scripts.knows(variant := name + used):

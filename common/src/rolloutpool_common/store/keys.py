@@ -60,10 +60,9 @@ rp:routed:{priority}:{o}   zset    uid -> ms: those of them that went to the que
 rp:routes                  set     {priority}:{o} of the queues that such tickets went to
 rp:offers                  hash    what live workers have, by its digest (`offers.lua`); read: somebody has looked
 
-Runs (`runs.py`); {run} is `{owner}/{name}`:
-rp:steering:{run}          hash    version, announced_ms, reported, paused_ms, since_ms; a week longer than it is of use
-rp:known_runs              zset    run -> ms of its last change or batch; at most 10,000
-rp:paused                  zset    run -> ms of the served clock at which its pause is over
+rp:paused                  zset    {run}, of those that take no turns (`capabilities/runs`)
+
+Leases (`leases.py`):
 rp:served                  hash    clock_ms: how long the pool was there for its callers; of, seen_ms, quiet_ms
 
 What owners hold (`usage.py`):
@@ -199,9 +198,10 @@ def routed(priority: str, offer: str) -> str:
     return f"{PREFIX}routed:{priority}:{offer}"
 
 
-def steering(run: str) -> str:
-    """Returns what is known of a run; `run` has its owner's name in front (`runs.py`)."""
-    return f"{PREFIX}steering:{run}"
+def run_key(owner: str, name: str) -> str:
+    """Returns the name of a run that no other owner's has, as keys and the batch's field `run` have it."""
+    # Names of keys have no slash, so this is not ambiguous; and a batch's own id, which stands for no run, has none.
+    return f"{owner}/{name}"
 
 
 def preflight(request_id: str) -> str:

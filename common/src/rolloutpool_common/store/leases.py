@@ -10,23 +10,11 @@ A batch with `lease_seconds` is cancelled when its trainer has not read it for s
    same step, and is completed even if the reconciler ends there.
 """
 
-from typing import NamedTuple
-
 from rolloutpool_common.store import keys
-from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.connection import Connection
 
 AT_ONCE = 20
-"""Leases and pauses that one tick ends. The others are as late as it takes to cancel these."""
-
-
-class Tick(NamedTuple):
-    """Holds what is over, by the served clock."""
-
-    batches: list[str]
-    """Batches whose lease is over; their cancellation has begun."""
-    paused_runs: list[str]
-    """Runs whose pause is over, as `run_key` names them."""
+"""Leases that one tick ends. The others are as late as it takes to cancel these."""
 
 
 class Leases:
@@ -44,7 +32,7 @@ class Leases:
         lease, owner = await self._connection.command("HMGET", keys.batch(batch_id), "lease_ms", "owner")
         return lease is not None and bool(owner == reader.encode())
 
-    async def tick(self, process: str, *, serving: bool) -> Tick:
-        """Lets the served clock go on."""
-        answer = named(await self._connection.script("tick", process, int(serving), AT_ONCE))
-        return Tick(*([name.decode() for name in answer[kind]] for kind in ("leases", "paused")))
+    async def tick(self, process: str, *, serving: bool) -> list[str]:
+        """Lets the served clock go on; returns the batches whose lease is over, and whose cancellation has begun."""
+        answer = await self._connection.script("tick", process, int(serving), AT_ONCE)
+        return [batch_id.decode() for batch_id in answer]

@@ -10,7 +10,7 @@
 5. If a process dies between `reserve` and publishing, or the broker loses messages, tickets stay in `rp:published` that
    no queue holds. They are older than everything in the queue; `lost` puts them back into their outbox.
 
-A paused run gives nothing: it takes no turns until it is resumed (`steer.lua`).
+A paused run gives nothing: it takes no turns until it is resumed.
 
 Where workers are of several builds, rollouts that only some can run wait in lanes of their own (`lanes.py`), and their
 tickets go to queues that only suited workers read. `lost` looks at each queue by itself: what is older than the oldest

@@ -16,8 +16,7 @@ from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.pool_waits import PoolState, PoolWaits
 from rolloutpool_common.store.records import expand, merge_fields
-from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import is_queued, own_wait, stage_waits
+from rolloutpool_common.store.waits import is_queued, own_wait, run_wait, stage_waits
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class OpenRollout:
     """What its worker has said that it waits for."""
     stage: bytes | None = None
 
-    def wait(self, pool: PoolState | None, paused: Waiting | None) -> Waiting | None:
-        """Says what it waits for; `paused` where its run is, `pool` where it may wait in the queue."""
+    def wait(self, pool: PoolState | None, stopped: Waiting | None) -> Waiting | None:
+        """Says what it waits for; `stopped` where its run stands still, `pool` where it may wait in the queue."""
         noted = own_wait(self.note, self.attempt, time.time())
         if self.stage is not None:
             return noted or next(iter(stage_waits(1)), None)
-        noted = noted or paused
+        noted = noted or stopped
         if noted is not None or pool is None or not is_queued(self.state):
             return noted
         name, needs = self.fields.get("tokenizer_name"), needs_of(self.fields)
@@ -93,7 +92,7 @@ async def outside_result(
     waited = None
     if end.failure is None:
         found = await pool.look() if is_queued(state) else None
-        waited = rollout.wait(found, await paused_wait(connection.redis, run))
+        waited = rollout.wait(found, await run_wait(connection, run))
     return rollout.ended(end, waited)
 
 

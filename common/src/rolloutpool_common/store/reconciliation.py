@@ -19,8 +19,8 @@ What happens when a worker dies:
 
 About once a second, and beside the looks at workers, it asks which of its lists have something due (`lead.lua`), and
 does only that: it finishes cancellations whose process has died, queues delayed rollouts that are due, ends rollouts
-whose deadline or whose grader's deadline has passed, ends what nobody reads (`leases.py`), cancels batches of
-runs that stay paused (`runs.py`), and deletes batches whose retention is over.
+whose deadline or whose grader's deadline has passed, ends what nobody reads (`leases.py`), has capabilities end what is
+overdue (`StoredCapability.tidy`), and deletes batches whose retention is over.
 Every five seconds it also counts whether each open rollout is somewhere (`strays.py`).
 """
 
@@ -35,15 +35,16 @@ from rolloutpool_common.errors import PoisonRollout
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.protocol.journal import JournalUnreadable
+from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named, now_ms
 from rolloutpool_common.store.batches import Batches
+from rolloutpool_common.store.cancellation import cancel_batch
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.leases import Leases
 from rolloutpool_common.store.poison import explain_poison
 from rolloutpool_common.store.rollouts import Rollouts
-from rolloutpool_common.store.runs import Runs
 from rolloutpool_common.store.schema import OLDEST_READ, SCHEMA_VERSION, check_version
 from rolloutpool_common.store.strays import Strays
 from rolloutpool_common.store.workers import Workers
@@ -76,8 +77,6 @@ class ReconciliationReport(NamedTuple):
     expired: int = 0
     leases: int = 0
     """Batches whose trainer stopped reading, and that were cancelled for it."""
-    pauses: int = 0
-    """Paused runs that nobody resumed, and that were ended."""
     deleted: int = 0
     """Batches."""
     tidied: int = 0
@@ -104,7 +103,6 @@ class Reconciliation:
         self._rollouts = rollouts
         self._batches = batches
         self._leases = Leases(connection)
-        self._runs = Runs(connection)
         self._unbroken = False
         """Whether the round before was this process's, and did not fail."""
         self.strays = Strays(connection)
@@ -138,30 +136,24 @@ class Reconciliation:
             resumed = await self._resume()
         if b"deadlines" in chores:
             expired = await self._expire()
-        leases, pauses = await self._end_overdue(serving=serving and unbroken)
+        leases = await self._end_leases(serving=serving and unbroken)
         if b"ended" in chores:
             deleted = await self._delete()
         for capability in CAPABILITIES:
             if capability.name.encode() in chores:
                 with store_errors():
-                    tidied += await capability.tidy(self._connection, self._fail)
+                    tidied += await capability.tidy(self._connection, self)
         strays = len(await self.strays.look())
         self._unbroken = True
-        ended = (leases, pauses, deleted, tidied, strays)
-        return ReconciliationReport(True, cancelled, resumed, expired, *ended)
+        return ReconciliationReport(True, cancelled, resumed, expired, leases, deleted, tidied, strays)
 
-    async def _end_overdue(self, *, serving: bool) -> tuple[int, int]:
-        """Ends what nobody reads or resumes; returns how many batches and paused runs."""
+    async def _end_leases(self, *, serving: bool) -> int:
+        """Lets the served clock go on, and ends the batches that nobody reads; returns how many."""
         over = await self._leases.tick(self.process_id, serving=serving)
-        for batch_id in over.batches:
+        for batch_id in over:
             _log.warning("batch %s is cancelled: its trainer has stopped reading it", batch_id)
             await self._batches.cancel(batch_id, CancelCause.LEASE)
-        for run in over.paused_runs:
-            batches = await self._runs.end_pause(run)
-            _log.warning("run %s was paused for too long: %d of its batches are cancelled", run, len(batches))
-            for batch_id in batches:
-                await self._batches.cancel(batch_id, CancelCause.PAUSE)
-        return len(over.batches), len(over.paused_runs)
+        return len(over)
 
     async def resign(self) -> None:
         """Gives the lock up, so that another process leads at once and need not wait until it ends."""
@@ -272,8 +264,13 @@ class Reconciliation:
                 deleted += 1
         return deleted
 
-    async def _fail(self, batch_id: str, index: int, failure: Failure) -> bool:
+    async def fail(self, batch_id: str, index: int, failure: Failure) -> bool:
+        """Ends a rollout with a failure; tells whether it had not ended before."""
         return await self._rollouts.settle(batch_id, index, RolloutEnd.failed(failure)) == "ok"
+
+    async def cancel(self, batch_id: str, waited_for: Waiting) -> None:
+        """Goes on with a batch whose cancellation has begun, and says what its rollouts waited for."""
+        await cancel_batch(self._connection, batch_id, waited_for=waited_for)
 
     async def _held(self, batch_id: str) -> bool:
         """Whether a capability keeps a batch that is due to be deleted for some time more."""

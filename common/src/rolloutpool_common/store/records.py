@@ -16,6 +16,7 @@ import orjson
 import zstandard
 from pydantic import TypeAdapter, ValidationError
 
+from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
@@ -23,7 +24,6 @@ from rolloutpool_common.protocol.journal import JournalRecord, encode_record, re
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.security.api_keys import KeyQuota
 from rolloutpool_common.store.usage import OwnerUsage, PoolUsage
 from rolloutpool_common.store.v1_answers import V1Cut, V1End
@@ -42,6 +42,7 @@ _BATCHES = 64
 """Whose shared fields are remembered as validated."""
 _MOST_SHARED = 65_536
 """Bytes of shared fields that are remembered."""
+_COUNTED = [name for capability in CAPABILITIES for name in capability.counted]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -106,8 +107,6 @@ class NewBatch:
     run: str | None = None
     """The training run that it belongs to; runs share the workers by weight. None: a run of its own."""
     weight: int = 1
-    max_staleness: int | None = None
-    on_stale: OnStale = OnStale.DROP
     lease_s: float | None = None
     """Seconds without a read after which it is cancelled."""
     group_policy: GroupPolicy | None = None
@@ -298,8 +297,9 @@ def _result_counts(result: RolloutResult) -> list[str | int]:
         counts[f"failure:{result.failure.kind}:{result.failure.category}"] = 1
     for label, n in result.drift.items():
         counts[f"drift:{label}"] = n
-    if result.stale is not None:
-        counts[f"stale:{result.stale}"] = 1
+    for name in _COUNTED:
+        if (value := getattr(result, name)) is not None:
+            counts[f"{name}:{value}"] = 1
     for warning in result.warnings:
         counts[f"warning:{warning}"] = 1
     for turn in result.turns:

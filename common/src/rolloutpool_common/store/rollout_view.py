@@ -9,8 +9,7 @@ from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.outside_ends import OpenRollout
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import expand, merge_fields
-from rolloutpool_common.store.runs import paused_wait
-from rolloutpool_common.store.waits import is_queued, status_of
+from rolloutpool_common.store.waits import is_queued, run_wait, status_of
 
 
 async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: str | None) -> RolloutView | None:
@@ -34,7 +33,7 @@ async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: st
         fields = merge_fields(shared, own, uid=uid)
         found = await pool.look() if is_queued(state) else None
         rollout = OpenRollout(batch_id, index, fields, group, state, attempt, worker, note, stage)
-        waiting = rollout.wait(found, await paused_wait(connection.redis, run))
+        waiting = rollout.wait(found, await run_wait(connection, run))
     return RolloutView(
         uid=uid,
         rollout_id=orjson.loads(own).get("rollout_id", uid),

@@ -9,14 +9,12 @@ failure:{kind}:{category}, alignment:{a}, warning:{w}    of ended rollouts
 drift:{label}, turns             of model calls
 sampled, tokens                  tokens with mask 1; all tokens of all samples
 requeued:{r}                     rollouts that went back to the queue, by reason (`protocol/history.py`)
-stale:{not_started | dropped | finished | restarted}    rollouts that were too old for their batch
 cancelled_for:{caller | lease | pause}    batches that were cancelled as a whole
-pauses                           of runs
 republished, strays, workers_lost  what the reconciler mended
 doubts                           shapes of deltas that were doubted (`doubts.py`)
 group:{usable | dropped}             groups that got their verdict
 refused:{cause}:{owner}              submits that had no fault (`errors.RefusalCause`)
-{prefix}:{value}                     what capabilities count (`Counter` of `capability.py`)
+{prefix}:{value}                     what capabilities count (`Counter` and `Total` of `capability.py`)
 """
 
 from collections.abc import Mapping
@@ -43,7 +41,6 @@ class PoolStats(NamedTuple):
     """Rollouts that are accepted and have not ended."""
     oldest_ticket_s: dict[Priority, float]
     """How long the oldest published ticket has waited for a worker; 0 where there is none."""
-    paused_runs: int = 0
     gauges: Mapping[str, int] = {}
     """What capabilities have at this moment, by the names of their gauges."""
 
@@ -67,20 +64,18 @@ class Totals:
             pipe.zcard(keys.DELAYED)
             pipe.llen(keys.DEAD)
             pipe.get(keys.OPEN)
-            pipe.zcard(keys.PAUSED)
             pipe.time()
             for gauge in _GAUGES:
                 pipe.zcard(gauge.key)
             for priority in Priority:
                 pipe.zrange(keys.published(priority), 0, 0, withscores=True)
-            totals, delayed, dead, still_open, paused, redis_time, *rest = await pipe.execute()
+            totals, delayed, dead, still_open, redis_time, *rest = await pipe.execute()
         now_ms, now_has, oldest = to_ms(redis_time), rest[: len(_GAUGES)], rest[len(_GAUGES) :]
         return PoolStats(
             totals={name.decode(): int(value) for name, value in totals.items()},
             delayed=delayed,
             dead_letters=dead,
             open=int(still_open or 0),
-            paused_runs=paused,
             gauges={gauge.name: n for gauge, n in zip(_GAUGES, now_has, strict=True)},
             oldest_ticket_s={
                 priority: max(now_ms - found[0][1], 0.0) / 1000 if found else 0.0

@@ -22,6 +22,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.waiting import Waiting
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
+from rolloutpool_common.store.errors import store_errors
 
 FIELD = "waits:"
 """What these fields of a batch begin with; the endpoint follows, or what the pool lacks."""
@@ -89,6 +90,17 @@ def stage_waits(rollouts: int) -> list[Waiting]:
     """Says what rollouts of a batch wait for that are in a stage of a capability; nothing of a batch without such."""
     found = [capability.waiting(rollouts) for capability in CAPABILITIES] if rollouts else []
     return [waiting for waiting in found if waiting is not None]
+
+
+async def run_wait(connection: Connection, run: bytes | None, rollouts: int = 1) -> Waiting | None:
+    """Says what rollouts of a run wait for while it stands still; those of a batch without a run never do."""
+    # Such a batch has its own id in the place of a run.
+    if run is None or b"/" not in run:
+        return None
+    with store_errors():
+        found = [await capability.stopped(connection, run.decode()) for capability in CAPABILITIES]
+    stopped = next(filter(None, found), None)
+    return stopped and stopped.model_copy(update={"rollouts": rollouts})
 
 
 def _read(data: bytes, now_s: float) -> Waiting | None:

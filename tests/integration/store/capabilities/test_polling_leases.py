@@ -9,7 +9,7 @@ from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.capabilities.osmosis.leases import LeaseLook, LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.capabilities.osmosis.stored import StoredOsmosis
-from rolloutpool_common.outcomes import Category, Failure, FailureKind, RolloutEnd, RolloutStatus
+from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import ClaimRefused, Store, SubmitLimits, TooManyOpen, keys
 
@@ -99,11 +99,7 @@ async def unpolled(store: Store, clock: ServedClock, seconds: int) -> list[str]:
 
 async def end_unpolled(store: Store) -> int:
     """Ends what nobody polls, as the reconciler does; returns how many."""
-
-    async def settle(batch_id: str, index: int, failure: Failure) -> bool:
-        return await store.rollouts.settle(batch_id, index, RolloutEnd.failed(failure)) == "ok"
-
-    return await StoredOsmosis().tidy(store.connection, settle)
+    return await StoredOsmosis().tidy(store.connection, store.reconciliation)
 
 
 async def left_s(raw: Redis, uid: str) -> float:

@@ -7,8 +7,8 @@ import pytest
 
 from rolloutpool_common.capabilities.engines.wire import AttachmentKind, AttachmentsReport
 from rolloutpool_common.capabilities.harness.wire import HarnessReport
+from rolloutpool_common.capabilities.runs.wire import StaleVersions
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
-from rolloutpool_common.protocol.runs import StaleVersions
 from rolloutpool_common.tokens.arrays import AT_ONCE
 from rolloutpool_common.tokens.ledger import TokenLedger
 

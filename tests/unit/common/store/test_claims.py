@@ -3,7 +3,6 @@
 import pytest
 from tests.support.batches import claim, new_batch, result_of, submit, uids_of
 
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.store import Claim, ClaimRefused, Store
 from rolloutpool_common.store.pieces import Pieces
 
@@ -16,7 +15,6 @@ async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> N
     assert claimed.deadline_in_s is not None
     assert 59 < claimed.deadline_in_s <= 60
     # A batch without a run, without attachments and without a grader has none of them.
-    assert (claimed.run, claimed.max_staleness, claimed.on_stale) == (None, None, OnStale.DROP)
     assert (claimed.attachment_bytes, claimed.stage, claimed.notes, claimed.clean) == (0, None, {}, True)
     assert claimed.accepted_ms(claimed.claimed_at + 1) == claimed.queued_ms + 1000
 

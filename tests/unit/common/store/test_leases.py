@@ -75,7 +75,7 @@ async def test_the_clock_stands_still_while_redis_is_away(store: Store) -> None:
     batch = await leased(store)
     await reconciler.seconds(25)
     # Redis did not answer for ten minutes; the tick that fell into this time failed.
-    assert (await reconciler.tick(600.0, serving=False)).batches == []
+    assert await reconciler.tick(600.0, serving=False) == []
     assert 3 < await left_s(store, batch) < 6
     # Its reader waits before it asks again, so for some seconds nothing ends.
     assert await reconciler.seconds(9) == []
@@ -87,7 +87,7 @@ async def test_the_clock_stands_still_while_no_process_reconciles(store: Store) 
     batch = await leased(store)
     await first.seconds(25)
     second = ServedClock(store, "p2")
-    assert (await second.tick(3600.0)).batches == []
+    assert await second.tick(3600.0) == []
     assert 3 < await left_s(store, batch) < 6
 
 
@@ -96,9 +96,9 @@ async def test_a_process_that_stood_still_counts_nothing(store: Store) -> None:
     await reconciler.tick()
     batch = await leased(store)
     before = await left_s(store, batch)
-    assert (await reconciler.tick(7200.0)).batches == []
+    assert await reconciler.tick(7200.0) == []
     # Redis' clock was set back.
-    assert (await reconciler.tick(-7200.0)).batches == []
+    assert await reconciler.tick(-7200.0) == []
     assert await left_s(store, batch) == before
 
 
@@ -116,8 +116,8 @@ async def test_two_leaders_by_mistake_end_nothing(store: Store) -> None:
     one, two = ServedClock(store), ServedClock(store, "p2")
     await leased(store)
     for _ in range(60):
-        assert (await one.tick(1.0)).batches == []
-        assert (await two.tick(0.0)).batches == []
+        assert await one.tick(1.0) == []
+        assert await two.tick(0.0) == []
 
 
 async def test_a_deleted_batch_is_passed_over(store: Store) -> None:

@@ -12,7 +12,6 @@ from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
-from rolloutpool_worker.rollout.run_gate import RunPaused, WeightsStale
 
 
 def spec_of(**changes: Any) -> Any:
@@ -70,17 +69,10 @@ class Waits:
 async def test_each_cause_is_noted_as_what_it_is() -> None:
     claim = replace(claim_of(), deferrals=4, spec=spec_of(environment=EnvironmentChoice(name="game")))
     waits = Waits()
-    for cause in (TrainerDown("refused"), WeightsStale("old"), NeedsMissing("no tool"), EnvironmentFull("secret")):
+    for cause in (TrainerDown("refused"), NeedsMissing("no tool"), EnvironmentFull("secret")):
         await note_deferral(waits, cause, claim, 10.0)  # type: ignore[arg-type]
     assert waits.said == [
         (TrainerDown, 5, 10.0, True),
-        (WeightsStale, 1, 10.0, False),
         (WaitsFor.WORKER, "no tool", 10.0),
         (WaitsFor.ENVIRONMENT, "environment game has no room for another session", 10.0),
     ]
-
-
-async def test_a_pause_says_so_itself() -> None:
-    waits = Waits()
-    await note_deferral(waits, RunPaused(), claim_of(), 0.0)  # type: ignore[arg-type]
-    assert waits.said == []

@@ -21,7 +21,6 @@ from rolloutpool_trainer.cli import (
     pool,
     replay,
     rollouts,
-    runs,
     tokenizers,
     view,
 )
@@ -52,10 +51,6 @@ for command in (
     replay.replay,
     view.view,
     rollouts.cancel,
-    runs.run,
-    runs.announce,
-    runs.pause,
-    runs.resume,
     logs.logs,
     doctor.doctor,
     operations.workers,

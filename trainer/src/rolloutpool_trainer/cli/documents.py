@@ -12,7 +12,6 @@ from rolloutpool_common.protocol.batch_list import BatchSummary
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.replay import ReplayReport
 from rolloutpool_common.protocol.rollouts import RolloutView
-from rolloutpool_common.protocol.runs import RunState
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker
 from rolloutpool_trainer import composition
 from rolloutpool_trainer.cli.findings import DoctorFinding
@@ -225,10 +224,6 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "show": RolloutView,
     "replay": ReplayDocument,
     "cancel": CancelDocument,
-    "run": RunState,
-    "announce": RunState,
-    "pause": RunState,
-    "resume": RunState,
     "open": OpenDocument,
     "view": ViewDocument,
     "logs": LogLine,

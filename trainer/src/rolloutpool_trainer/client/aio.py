@@ -29,13 +29,12 @@ from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.operations import DeadLetters, EndpointCheck
 from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.rollouts import RolloutView
-from rolloutpool_common.protocol.runs import OnStale, RunState
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_common.protocol.tools import ToolDefinition
 from rolloutpool_common.protocol.v1.request import RolloutRequest
 from rolloutpool_common.protocol.v1.response import RolloutResponse
 from rolloutpool_common.protocol.workers import Worker
-from rolloutpool_trainer.client import calls, run_calls, views
+from rolloutpool_trainer.client import calls, views
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
 from rolloutpool_trainer.client.retry import RetryPolicy
 from rolloutpool_trainer.client.submission import Submission
@@ -71,8 +70,6 @@ class AsyncRolloutClient(AsyncClientParts):
         run: str | None = None,
         weight: int = 1,
         group: GroupPolicy | Mapping[str, Any] | None = None,
-        max_staleness: int | None = None,
-        on_stale: OnStale | str | None = None,
         lease_seconds: float | None = None,
         idempotency_key: str | None = None,
         **asks: Unpack[SubmitOptions],
@@ -89,13 +86,13 @@ class AsyncRolloutClient(AsyncClientParts):
             run: Which training run it belongs to; runs share the workers by `weight`.
             weight: How many of its rollouts start for each one of a run with weight 1.
             group: When a group may be taken although it is not complete: `{"min_usable", "size", "late"}`.
-            max_staleness: How many versions the run may be ahead of the oldest weights that sampled a rollout; see
-                `announce`.
-            on_stale: What happens to one that is older: `drop` (the default), `finish` or `restart`.
             lease_seconds: The batch is cancelled when nobody has read it with this key for so long.
             idempotency_key: The same key with the same batch gives the same batch. None means a random key, so that a
                 request that is lost on the way can be sent again without running twice.
             **asks: Of capabilities: `delivery` says where results are pushed, besides being kept for reading.
+                `max_staleness` says how many versions the run may be ahead of the oldest weights that sampled a rollout
+                (see `announce`), and `on_stale` what happens to one that is older: `drop` (the default), `finish` or
+                `restart`.
 
         Returns:
             The batch, with the uids of its rollouts in `accepted`.
@@ -111,8 +108,6 @@ class AsyncRolloutClient(AsyncClientParts):
             "labels": labels if label is None else {**(labels or {}), "label": label},
             "run": run,
             "weight": weight,
-            "max_staleness": max_staleness,
-            "on_stale": on_stale,
             "lease_seconds": lease_seconds,
             **asks,
         }
@@ -153,32 +148,6 @@ class AsyncRolloutClient(AsyncClientParts):
             if (cursor := page.next_cursor) is None:
                 break
         return found
-
-    async def run(self, run: str) -> RunState:
-        """Asks which version a run is at, and whether it is paused; raises `NotFound`."""
-        return await self.ask(run_calls.read(run))
-
-    async def announce(self, run: str, version: int | str, *, rollback: bool = False) -> RunState:
-        """Announces the version of a run's newest weights; call it when rollouts are sampled with them.
-
-        Args:
-            run: The run; it need not have a batch yet.
-            version: A decimal integer.
-            rollback: Whether it may be lower than the one before, because training went back to a checkpoint.
-
-        Raises:
-            RequestRefused: It is lower.
-            BatchRejected: It is no decimal integer.
-        """
-        return await self.ask(run_calls.announce(run, version, rollback=rollback))
-
-    async def pause(self, run: str) -> RunState:
-        """Sends no further model call of a run until `resume`; those in flight go on. Its rollouts wait."""
-        return await self.ask(run_calls.pause(run))
-
-    async def resume(self, run: str) -> RunState:
-        """Lets a paused run go on; raises `NotFound`."""
-        return await self.ask(run_calls.resume(run))
 
     async def rollout(self, request: RolloutRequest | Mapping[str, Any]) -> RolloutResponse:
         """Runs one rollout by protocol v1 and waits for its end, which `status` tells from an error."""

@@ -45,7 +45,7 @@ from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.off_loop import off_loop
 from rolloutpool_worker.conversation.store_retry import retry_store
-from rolloutpool_worker.drain import RolloutStop, StoppedAtBorder, is_cancelled
+from rolloutpool_worker.drain import EndedAtBorder, RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy import Asking, TrainerDown
@@ -60,7 +60,6 @@ from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferr
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.rollout.policies import Policies
-from rolloutpool_worker.rollout.run_gate import RolloutStale
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.talk import RolloutTalk
 from rolloutpool_worker.tools import ToolRunner
@@ -82,12 +81,13 @@ class Attempt:
     def __init__(self, services: Services, claim: Claim) -> None:
         self._services = services
         self._claim = claim
-        self._capabilities = services.chosen(claim.spec)
+        self._capabilities = services.chosen(claim)
         self._stop = RolloutStop(services.drain)
         self.trace = services.trace_of(claim)
         self._waits = services.waits.of(claim.batch_id, claim.uid, claim.spec.server_url, claim.attempt)
         self._waits.tried = claim.tried
-        self.gate = services.gates.of(claim, self._stop, self._waits)
+        gates = (one.gate(claim, self._stop, self._waits) for one in self._capabilities)
+        self._gate = next((gate for gate in gates if gate is not None), None)
         self._journal: Journal | None = None
         self._conversation: Conversation | None = None
         self._session: SessionLife | None = None
@@ -97,6 +97,11 @@ class Attempt:
         self._vocab_size = 0
         self._tokenizer_ms = 0.0
         self._start = time.perf_counter()
+
+    def close(self) -> None:
+        """Forgets what stood before its model calls."""
+        if self._gate is not None:
+            self._gate.close()
 
     @property
     def clean(self) -> bool:
@@ -184,10 +189,10 @@ class Attempt:
                 )
                 log_requeue(decision, why)
             case Action.RESTART, cause:
-                why = str(cause)
+                why, counter = str(cause), decision.counter
                 await self._retry_store(lambda: rollouts.restart(claim))
                 await self._retry_store(
-                    lambda: rollouts.give_back(claim, clean=True, counter="stale", delay_s=0.0, why=why)
+                    lambda: rollouts.give_back(claim, clean=True, counter=counter, delay_s=0.0, why=why)
                 )
                 log_requeue(decision, why)
             case Action.RELEASE, _:
@@ -222,8 +227,8 @@ class Attempt:
                     agent, talk = await self._open()
                     try:
                         reason = await agent(talk)
-                        if self.gate.run:
-                            await self.gate.at_end()
+                        if self._gate is not None:
+                            await self._gate.at_end()
                         if talk.session is not None:
                             await talk.ask_score()
                     finally:
@@ -243,8 +248,8 @@ class Attempt:
             return RolloutEnd.failed(TrainerUnreachable(down.message, retryable=False).failure(self._turn()))
         except RolloutError as error:
             return RolloutEnd.failed(error.failure(self._turn()))
-        except RolloutStale:
-            return RolloutEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
+        except EndedAtBorder as ended:
+            return ended.end
         except (StoppedAtBorder, EnvironmentFull, GoesElsewhere, StoreError):
             raise
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -307,7 +312,8 @@ class Attempt:
             session=session,
             beginning=beginning,
         )
-        self.gate.guard(talk, journal)
+        if self._gate is not None:
+            self._gate.guard(talk, journal)
         return agent, talk
 
     async def _recorded_beginning(self) -> Beginning | None:
@@ -330,7 +336,7 @@ class Attempt:
             breakers=services.breakers,
             waits=self._waits,
             trace=self.trace,
-            before_call=self.gate.before_call if self.gate.run else ungated,
+            before_call=ungated if self._gate is None else self._gate.before_call,
         )
 
     async def _load_tokenizer(self) -> ChatTokenizer:
@@ -389,4 +395,4 @@ class Attempt:
             spans=Spans(tokenizer_ms=self._tokenizer_ms, total_ms=(time.perf_counter() - self._start) * 1000),
             waited_for=self._waits.now if outcome.status is RolloutStatus.EXPIRED else None,
         )
-        return self.gate.complete(result)
+        return result if self._gate is None else self._gate.complete(result)

@@ -7,7 +7,7 @@ All lines of the attempt, those of its model calls and tools included, carry `ro
 
 import logging
 
-from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.composition import said_of
 from rolloutpool_common.process.logs import bind_log, log_event
 from rolloutpool_common.process.metrics import (
     CONTEXT_TOKENS,
@@ -15,7 +15,6 @@ from rolloutpool_common.process.metrics import (
     PHASE_SECONDS,
     QUEUE_SECONDS,
     ROLLOUT_TURNS,
-    STALENESS,
     VERSION_LAG,
 )
 from rolloutpool_common.protocol.result import RolloutResult
@@ -49,8 +48,6 @@ def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
     DURATION_SECONDS.observe(spans.total_ms / 1000, result.status)
     ROLLOUT_TURNS.observe(result.num_llm_calls)
     CONTEXT_TOKENS.observe(result.max_context_tokens)
-    if result.status is RolloutStatus.COMPLETED and result.staleness is not None:
-        STALENESS.observe(max(result.staleness, 0))
     if version_lag is not None:
         VERSION_LAG.observe(version_lag)
     for phase, ms in (
@@ -68,7 +65,7 @@ def log_end(result: RolloutResult, version_lag: int | None = None) -> None:
         reason=result.finish_reason,
         turns=result.num_llm_calls,
         failure=result.failure.category if result.failure else None,
-        **({} if result.stale_versions is None else {"stale": result.stale_versions.message}),
+        **said_of(result),
         queued_ms=round(spans.queued_ms),
         total_ms=round(spans.total_ms),
     )

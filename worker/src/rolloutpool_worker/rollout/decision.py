@@ -9,9 +9,6 @@
 | `NeedsMissing`: this worker lacks something that it names         | defer   | deferred              |
 | `Drained`: the process shuts down                                 | release | drained               |
 | cancelled while the process shuts down                            | release | drained               |
-| `RunPaused`: its run has been paused for long                    | defer   | deferred              |
-| `WeightsStale`: its engine has weights that are too old           | defer   | deferred              |
-| `StaleRestart`: its weights are too old, and it begins again      | restart | restarted             |
 | `SuspectCleared`: an isolated rollout has made progress           | release | cleared               |
 | cancelled otherwise: the API or another worker has taken it over  | drop    | stopped               |
 | `ClaimLost`: another worker has it, or it has ended               | drop    | lost                  |
@@ -31,12 +28,11 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
 from rolloutpool_worker.capability import OpenCapability
 from rolloutpool_worker.drain import Drained, SuspectCleared
-from rolloutpool_worker.ending import Action, Counter, Decision, TicketOutcome, strictest
+from rolloutpool_worker.ending import Action, Decision, TicketOutcome, strictest
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.breaker import PAUSE
 from rolloutpool_worker.rollout.deferral import DEFERRED_SECONDS, NeedsMissing
-from rolloutpool_worker.rollout.run_gate import RunPaused, StaleRestart, WeightsStale
 
 
 @dataclass(frozen=True)
@@ -89,13 +85,8 @@ def _by_table(
         case TrainerDown():
             delay_s = PAUSE.delay_s(claim.deferrals + 1)
             return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=delay_s, counter="deferrals")
-        case EnvironmentFull() | NeedsMissing() | WeightsStale():
-            counter: Counter = "weights" if isinstance(ending, WeightsStale) else "capacity"
-            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=DEFERRED_SECONDS, counter=counter)
-        case RunPaused():
-            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, counter="pauses")
-        case StaleRestart():
-            return Decision(Action.RESTART, TicketOutcome.RESTARTED)
+        case EnvironmentFull() | NeedsMissing():
+            return Decision(Action.DEFER, TicketOutcome.DEFERRED, clean, delay_s=DEFERRED_SECONDS)
         case Drained():
             return Decision(Action.RELEASE, TicketOutcome.DRAINED, clean, tried=state.tried)
         # Cut off anywhere, perhaps in a call. The other exceptions that lead back to the queue are raised where no call

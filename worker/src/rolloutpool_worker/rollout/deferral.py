@@ -1,7 +1,7 @@
 """Says what a rollout lacks that goes back to the queue without a failure, and how its readers are told.
 
-1. An attempt ends with an exception that `decision` defers: the trainer's port is down, the engine's weights are old,
-   the environment is full, or this worker lacks something that the rollout names (`lacks`).
+1. An attempt ends with an exception that `decision` defers: the trainer's port is down, the environment is full,
+   or this worker lacks something that the rollout names (`lacks`).
 2. `note_deferral` says so in the states of rollout and batch, before the rollout is given back.
 
 Usually a rollout goes to a suited worker at once, and the claim refuses every other one (`store/lanes.py`). But a
@@ -19,7 +19,6 @@ from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.own_offer import own_offer
-from rolloutpool_worker.rollout.run_gate import WeightsStale
 
 DEFERRED_SECONDS = 10.0
 """Until a rollout is tried again that lacks something. One whose trainer is down waits as breakers do (`PAUSE`)."""
@@ -47,8 +46,6 @@ def lacks(spec: RolloutSpec, worker_id: str) -> NeedsMissing | None:
 async def note_deferral(waits: RolloutWaits, cause: object, claim: Claim, wait_s: float) -> None:
     """Says what a rollout waits for that is about to go back to the queue."""
     match cause:
-        case WeightsStale():
-            await waits.failed(cause, 1, wait_s)
         case TrainerDown():
             await waits.failed(cause, claim.deferrals + 1, wait_s, port=True)
         case NeedsMissing():

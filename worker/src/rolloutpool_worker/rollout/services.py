@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rolloutpool_common.process.obituaries import new_worker_id
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Claim, SecretStore, Store, new_token
@@ -43,7 +42,6 @@ from rolloutpool_worker.policy import (
 )
 from rolloutpool_worker.policy.deadlines import Deadlines
 from rolloutpool_worker.policy.waits import ProcessWaits
-from rolloutpool_worker.rollout.run_gate import RunGates
 from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads
 from rolloutpool_worker.settings import WorkerSettings
@@ -188,7 +186,6 @@ class Services:
         self.kinds = TrainerKinds(self.store.trainers)
         self.tool_host = _tool_host(settings)
         self.drain = Drain()
-        self.gates = RunGates(self.store, self.drain)
         self.tokenizer_loads = TokenizerLoads(self.tokenizers, self.store, self.drain)
         self.claims = ClaimRegister()
         self.batches = SeenBatches()
@@ -206,11 +203,18 @@ class Services:
         """Who makes the policy of a rollout without tokens."""
         self.trace_of = next((one.trace for one in self.capabilities.values() if one.trace is not None), untraced)
         self.environments = _environments(settings, self.capabilities.values())
-        self._optional = [(one.option, one) for one in self.capabilities.values() if one.option is not None]
+        self._optional = [one for one in self.capabilities.values() if one.option or one.note]
 
-    def chosen(self, spec: RolloutSpec) -> tuple[OpenCapability, ...]:
-        """Returns the capabilities that a rollout uses by its options, in order."""
-        return tuple([one for option, one in self._optional if getattr(spec, option) is not None])
+    def chosen(self, claim: Claim) -> tuple[OpenCapability, ...]:
+        """Returns the capabilities that a rollout uses, in order."""
+        spec, notes = claim.spec, claim.notes
+        return tuple(
+            [
+                one
+                for one in self._optional
+                if one.note in notes or (one.option is not None and getattr(spec, one.option) is not None)
+            ]
+        )
 
     def more_waiting(self, claim: Claim) -> None:
         """Asks the process to publish more tickets, where this claim made room and something waits in an outbox."""

@@ -69,7 +69,7 @@ async def run_rollout(services: Services, uid: str, *, token: str | None = None)
             try:
                 outcome = await attempt.run()
             finally:
-                attempt.gate.close()
+                attempt.close()
             attempt.trace.attempt(outcome)
             settled = outcome not in _UNSETTLED
             return TicketEnd(outcome, attempt.failure)

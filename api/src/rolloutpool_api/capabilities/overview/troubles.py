@@ -149,7 +149,7 @@ class Overview:
             queues=depths,
             oldest_ticket_s=max(standing.oldest_ticket_s.values(), default=0.0),
             open=standing.open,
-            paused_runs=standing.paused_runs,
+            paused_runs=standing.gauges.get("runs_paused", 0),
             redis_bytes=measured.redis.memory_bytes,
             redis_limit_bytes=measured.redis.memory_limit_bytes,
             builds=dict(builds.most_common()),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.grading.errors import GradeLate
-from rolloutpool_common.capability import Gauge, PluginKind, Settle, StoredCapability, StoreDoor
+from rolloutpool_common.capability import Ends, Gauge, PluginKind, StoredCapability, StoreDoor
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class Grading(StoredCapability):
         message = "their conversations are complete; their graders have not ended, or wait for the rest of a group"
         return Waiting(waits_for=WaitsFor.GRADER, message=message, rollouts=rollouts)
 
-    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Delivers rollouts without a grade whose grader's deadline has passed; returns how many."""
         ended = 0
         for raw in await door.script("grades_due", AT_ONCE):
             batch_id, _, index = raw.decode().rpartition("-")
-            if await settle(batch_id, int(index), (await self._late(door, batch_id, index)).failure()):
+            if await ends.fail(batch_id, int(index), (await self._late(door, batch_id, index)).failure()):
                 ended += 1
             else:
                 # The script takes a rollout that it ends off the list. One that is gone is taken off here.

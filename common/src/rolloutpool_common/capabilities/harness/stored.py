@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.capability import Encryption, Gauge, Settle, StoredCapability, StoreDoor
+from rolloutpool_common.capability import Encryption, Ends, Gauge, StoredCapability, StoreDoor
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
@@ -46,11 +46,11 @@ class Harness(StoredCapability):
         """Whether any of its rollouts is led by a harness."""
         return any(options.get("harness") is not None for options in rollouts) or None
 
-    def fields(self, asked: Any, secrets: Encryption) -> Mapping[str, object]:
+    def kept(self, asked: Any, secrets: Encryption) -> Mapping[str, str]:
         """A secret for the keys of this batch, encrypted."""
         return {self.mark: secrets.encrypt(token_hex(32))}
 
-    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Wakes sessions that have ended and wait for a call."""
         return int(await door.script("wake_ended_sessions"))
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rolloutpool_common.capability import Encryption, Settle, StoredCapability, StoreDoor
+from rolloutpool_common.capability import Encryption, Ends, StoredCapability, StoreDoor
 from rolloutpool_common.errors import LeaseExpired
 
 _log = logging.getLogger(__name__)
@@ -41,16 +41,16 @@ class StoredOsmosis(StoredCapability):
     name = "osmosis"
     mark = "polling_lease"
 
-    def fields(self, asked: NewLease, secrets: Encryption) -> Mapping[str, object]:
+    def kept(self, asked: NewLease, secrets: Encryption) -> Mapping[str, str | int]:
         """The lease, and how long its name is kept."""
         return {self.mark: asked.digest, "polling_ms": int(asked.lasts_s * 1000), "key_ms": KEPT_MS}
 
-    async def tidy(self, door: StoreDoor, settle: Settle) -> int:
+    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Ends rollouts that nobody polls any more; returns how many."""
         batches = [batch.decode() for batch in await door.script("unpolled", MOST)]
         failure, ended = LeaseExpired().failure(), 0
         for start in range(0, len(batches), AT_ONCE):
-            some = [settle(batch_id, 0, failure) for batch_id in batches[start : start + AT_ONCE]]
+            some = [ends.fail(batch_id, 0, failure) for batch_id in batches[start : start + AT_ONCE]]
             ended += sum(await asyncio.gather(*some))
         if ended:
             _log.warning("%d rollouts are ended: nobody polls for them any more", ended)

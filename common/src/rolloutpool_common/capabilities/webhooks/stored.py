@@ -38,11 +38,11 @@ class Webhooks(StoredCapability):
         """Returns where the results of a batch are to be pushed."""
         return None if batch is None else batch.delivery
 
-    def fields(self, asked: Delivery, secrets: Encryption) -> Mapping[str, object]:
+    def kept(self, asked: Delivery, secrets: Encryption) -> Mapping[str, bytes]:
         """It as JSON, with its secret encrypted."""
         kept = {**asked.model_dump(), "secret": secrets.encrypt(asked.secret)}
         # As `take_pushes.lua` looks for the URL in it.
-        return {self.mark: json.dumps(kept, ensure_ascii=False, separators=(",", ":"))}
+        return {self.mark: json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()}
 
     def state(self, fields: Mapping[str, bytes]) -> dict[str, Any]:
         """How many pushes are in each state."""

@@ -52,16 +52,6 @@ local function all_lanes()
   return lanes
 end
 
--- End the pause of a run, if it is paused: it takes its turns again, after the others.
-local function resume_run(run)
-  redis.call('ZREM', P .. 'paused', run)
-  if redis.call('HDEL', k_steering(run), 'paused_ms') == 0 then return end
-  for _, lane in ipairs(all_lanes()) do
-    redis.call('LREM', k_runs(lane), 0, run)
-    if redis.call('EXISTS', k_run(lane, run)) == 1 then redis.call('RPUSH', k_runs(lane), run) end
-  end
-end
-
 -- Open the lane of what is needed, and queue a batch there, something of which waits in it.
 local function open_lane(batch, priority, needs, front)
   local lane = priority .. '~' .. string.sub(needs, 1, 32)

@@ -27,8 +27,6 @@ end
 local function k_published(priority) return P .. 'published:' .. priority end
 -- Where the rollouts of a batch wait that belong to a lane: a priority class, or a part of one (_lanes.lua).
 local function k_outbox(batch, lane) return k_batch(batch, 'outbox' .. (string.match(lane, '~.*') or '')) end
--- What is known of a run, by '{owner}/{name}'. A batch without a run has its own id there, and no such state.
-local function k_steering(run) return P .. 'steering:' .. run end
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -131,23 +129,12 @@ local function hold(uid, attempt, token, worker, uncalled)
   redis.call('ZADD', P .. 'workers', 'NX', now, worker)
 end
 
--- Whether a run is paused: nothing of it is published, and no model call of it is sent.
-local function is_paused(run) return redis.call('HEXISTS', k_steering(run), 'paused_ms') == 1 end
+-- Whether the run of a batch is paused, so that it takes no turns and nothing of it is published. A batch without a run has its
+-- own id in the place of one.
+local function is_paused(batch, run) return run ~= batch and redis.call('ZSCORE', P .. 'paused', run) end
 
 -- Milliseconds for which the pool was there for its callers (tick.lua). Leases and pauses end by this clock.
 local function served_ms() return tonumber(redis.call('HGET', P .. 'served', 'clock_ms') or '0') end
-
--- Keep what is known of a run for another week, or as long as it is paused. Answer: false where too many runs are known and
--- this one is not among them.
-local function keep_run(run)
-  local now, week, most, key = now_ms(), 7 * 86400000, 10000, k_steering(run)
-  redis.call('ZREMRANGEBYSCORE', P .. 'known_runs', '-inf', '(' .. str(now - week))
-  if redis.call('EXISTS', key) == 0 and redis.call('ZCARD', P .. 'known_runs') >= most then return false end
-  redis.call('ZADD', P .. 'known_runs', str(now), run)
-  redis.call('HSETNX', key, 'since_ms', str(now))
-  if is_paused(run) then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, week) end
-  return true
-end
 
 -- A batch is read by its owner, so its lease lasts from now on again. One that tick.lua has found over stays over.
 local function renew_lease(batch)
@@ -172,9 +159,9 @@ end
 -- front of both, or at the end.
 local function enlist(batch, run, lane, front)
   -- The batch may stand there already, and must not get two places. A list that has one element now was empty, so the run
-  -- stood in no list. A paused run stands in none; it comes back when it is resumed (steer.lua).
+  -- stood in no list. A paused run stands in none; it comes back when it is resumed.
   redis.call('LREM', k_run(lane, run), 0, batch)
-  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(lane, run), batch) == 1 and not is_paused(run) then
+  if redis.call(front and 'LPUSH' or 'RPUSH', k_run(lane, run), batch) == 1 and not is_paused(batch, run) then
     redis.call('LREM', k_runs(lane), 0, run)
     redis.call(front and 'LPUSH' or 'RPUSH', k_runs(lane), run)
   end
@@ -220,11 +207,12 @@ end
 local function wake(batch) redis.call('XADD', P .. 'finished', 'MAXLEN', '~', '10000', '*', 'batch', batch) end
 
 -- Which capabilities a batch uses, where they are not those of this script: the answer by which `Connection` learns that it has
--- to send another one. HAVING is what this script has; MARKS are fields of a batch's hash, USES what each of them says.
+-- to send another one. HAVING is what this script has; MARKS are fields of a batch's hash, USES what each of them says
+-- unless it is the batch's own id.
 local function other_capabilities(batch)
   local used, marks = '', #MARKS > 0 and redis.call('HMGET', k_batch(batch), unpack(MARKS)) or {}
   for i, name in ipairs(USES) do
-    if marks[i] then used = used .. ' ' .. name end
+    if marks[i] and marks[i] ~= batch then used = used .. ' ' .. name end
   end
   return used ~= HAVING and { 'capabilities', used }
 end

@@ -5,30 +5,29 @@
 -- also: attempt (from 1), journal_length, crashes (since its last progress), retries, deferrals, clean (1, or 0: a model call of
 -- the last attempt may be unanswered), stage (in which a capability has it, '' without one), notes (what capabilities say, by
 -- name), group ('' without one), deadline_ms ('' without one), now_ms, created_ms (of the batch), shared and overrides (JSON,
--- which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish), run,
--- max_staleness ('' without one), on_stale, restarts (because it was stale), attachment_bytes (that it may attach), tried (calls
--- of its present turn that failed before a drain), called (1: its first model call is noted with this claim, as calling.lua
--- does it, else 0).
+-- which make its spec), priority, more_waiting (1: an outbox of its priority class may have something to publish),
+-- attachment_bytes (that it may attach), tried (calls of its present turn that failed before a drain), called (1: its first model
+-- call is noted with this claim, as calling.lua does it, else 0).
 local batch, index, worker, role, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local uid = batch .. '-' .. index
 local others = other_capabilities(batch)
 if others then return others end
 local about = redis.call(
-  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'max_staleness', 'on_stale',
-  'attachment_bytes', 'needs', 'other_needs', 'deleting'
+  'HMGET', k_batch(batch), 'priority', 'created_ms', 'shared', 'cancelled_ms', 'run', 'attachment_bytes', 'needs',
+  'other_needs', 'deleting'
 )
-local priority, created_ms, shared, cancelled_ms, run, max_staleness, on_stale, attachment_bytes = unpack(about, 1, 8)
+local priority, created_ms, shared, cancelled_ms, run, attachment_bytes = unpack(about, 1, 6)
 local overrides = redis.call('HGET', k_batch(batch, 'items'), index)
 -- While a batch is deleted, what says that its rollouts have ended goes before the rest: a late ticket's would look fresh.
-if not priority or not overrides or about[11] then return { 'outcome', 'gone' } end
+if not priority or not overrides or about[9] then return { 'outcome', 'gone' } end
 -- The rollouts of a cancelled batch are ended some at a time. None of them may start meanwhile.
 if cancelled_ms then return { 'outcome', 'ended' } end
 local known = redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'crashes', 'token', 'clean', 'retries', 'deferrals', 'strikes', 'deaths',
-  'stale', 'stage', 'leads', 'held', 'tried', 'uncalled'
+  'stage', 'leads', 'held', 'tried', 'uncalled'
 )
-local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths, restarts = unpack(known, 1, 10)
-local stage, leads, held, tried, uncalled = unpack(known, 11, 15)
+local status, attempts, crashes, holder_token, clean, retries, deferrals, strikes, deaths = unpack(known, 1, 9)
+local stage, leads, held, tried, uncalled = unpack(known, 10, 14)
 if TERMINAL[status or ''] or redis.call('SISMEMBER', P .. 'precancelled', uid) == 1 then return { 'outcome', 'ended' } end
 -- The same token stands in Redis: this very claim was made before, and its answer was lost.
 local again = status == 'running' and holder_token == token
@@ -51,7 +50,7 @@ if not stage and deadline_ms ~= '' and tonumber(deadline_ms) <= now then return 
 local is_suspect = suspicion(crashes, strikes, deaths) >= 2
 -- This worker lacks something that the rollout names: it has started since the ticket was published, or an older release has
 -- published it. The rollout waits for a worker that is suited. One whose ticket was not published waits elsewhere already.
-local needs = needs_of(batch, index, about[9], about[10])
+local needs = needs_of(batch, index, about[7], about[8])
 if not again and not is_suited(worker, needs) then
   if role ~= 'isolated' then
     -- From now on reserve.lua knows that not every worker is suited, and does not choose this one again.
@@ -75,7 +74,7 @@ if is_suspect then
   if not again then redis.call('HSET', k_rollout(uid), 'company', 1) end
 end
 -- Its run was paused while the ticket was on its way. A slot that it held meanwhile would be of use to others.
-if not again and role ~= 'isolated' and is_paused(run) then
+if not again and role ~= 'isolated' and is_paused(batch, run) then
   if not redis.call('ZSCORE', P .. 'delayed', uid) then to_outbox(batch, index, priority) end
   return { 'outcome', 'paused' }
 end
@@ -101,7 +100,7 @@ if not again then
   hold(uid, attempt, token, worker, called and '' or epoch())
 end
 local notes = {}
--- @on_claim(notes, uid, now)
+-- @on_claim(notes, uid, now, batch)
 return {
   'outcome', 'claimed',
   'attempt', attempt,
@@ -120,10 +119,6 @@ return {
   'overrides', overrides,
   'priority', priority,
   'more_waiting', (redis.call('EXISTS', k_runs(priority)) == 1 or needs and redis.call('EXISTS', k_lanes(priority)) == 1) and 1 or 0,
-  'run', run,
-  'max_staleness', max_staleness or '',
-  'on_stale', on_stale or '',
-  'restarts', tonumber(restarts or '0'),
   'attachment_bytes', tonumber(attachment_bytes or '0'),
   'tried', tonumber(tried or '0'),
   'called', called and 1 or 0,

@@ -149,10 +149,8 @@ end
 redis.call('SADD', P .. 'open_batches', batch)
 if idempotency ~= '' then redis.call('HSET', k_batch(batch), 'idempotency', idempotency) end
 local v1 = redis.call('HGET', k_batch(batch), 'v1')
--- Where too many runs are known, this one runs all the same, and nothing is known of it.
-if run ~= batch then keep_run(run) end
 renew_lease(batch)
--- @on_commit(batch, owner, names)
+-- @on_commit(batch, run, owner, names)
 for _, list in ipairs({ k_batches(v1), k_batches(v1, owner) }) do redis.call('ZADD', list, str(now), batch) end
 -- The names are kept, for the rows of rollouts that have not ended. Protocol v1's rollouts are named by their result.
 if v1 then

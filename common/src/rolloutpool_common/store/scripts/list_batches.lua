@@ -44,6 +44,8 @@ end
 -- The longest fields, of no use here, and those that may hold secrets.
 local hidden = { shared = true, tokenizers = true }
 for _, mark in ipairs(MARKS) do hidden[mark] = true end
+-- Its turns in the queue are by it, so it is the kernel's as well.
+hidden.run = nil
 local found, seen, last = {}, 0, nil
 local range = redis.call('ZREVRANGE', list, first, first + most - 1)
 for _, batch in ipairs(range) do

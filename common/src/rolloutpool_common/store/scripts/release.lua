@@ -88,9 +88,6 @@ elseif suspected >= 2 then
 else
   to_outbox(batch, index, priority)
 end
-if counter == 'stale' then
-  redis.call('HINCRBY', k_batch(batch), 'stale:restarted', 1)
-  count('stale:restarted')
-end
+-- @on_release(batch, counter)
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 return (counter == 'crashes' or counter == 'deaths') and suspected or counted

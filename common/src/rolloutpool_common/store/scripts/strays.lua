@@ -31,7 +31,7 @@ local function into_line(lane)
     local needed, others = unpack(redis.call('HMGET', k_batch(batch), 'needs', 'other_needs'))
     needs = needs_of(batch, redis.call('LINDEX', k_outbox(batch, lane), 0), needed, others)
   end
-  local waits = is_paused(run) or contains(k_runs(lane), run)
+  local waits = is_paused(batch, run) or contains(k_runs(lane), run)
   if waits and contains(k_run(lane, run), batch) and (not needs or contains(k_lanes(priority), needs)) then return end
   if needs then
     redis.call('LREM', k_lanes(priority), 0, needs)
@@ -40,7 +40,7 @@ local function into_line(lane)
   redis.call('LREM', k_run(lane, run), 0, batch)
   redis.call('RPUSH', k_run(lane, run), batch)
   redis.call('LREM', k_runs(lane), 0, run)
-  if not is_paused(run) then redis.call('RPUSH', k_runs(lane), run) end
+  if not is_paused(batch, run) then redis.call('RPUSH', k_runs(lane), run) end
   count('strays')
   found[#found + 1] = { -1, 'queued', 0 }
 end

@@ -1,6 +1,6 @@
 -- Let the served clock go on, and end the leases that are over. By the reconciler, once a second.
 -- ARGV: process, 1 where callers could reach the API since its last tick (else 0), most leases.
--- Answer: leases (batches whose cancellation has begun here), paused (runs whose pause is over; `end_pause.lua` ends them).
+-- Answer: the batches whose lease is over; their cancellation has begun here.
 --
 -- How long somebody was silent can only be counted while somebody could have heard them:
 -- 1. The clock advances by what Redis' own clock did since the last tick, if the same process made both, Redis was not
@@ -22,13 +22,12 @@ else
   quiet = clock + QUIET_MS
 end
 redis.call('HSET', key, 'clock_ms', str(clock), 'seen_ms', str(now), 'quiet_ms', str(quiet), 'of', of)
-local leases, paused = {}, {}
+local leases = {}
 if clock >= quiet then
   leases = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', str(clock), 'LIMIT', 0, most)
   for _, batch in ipairs(leases) do
     redis.call('ZREM', P .. 'leases', batch)
     if redis.call('EXISTS', k_batch(batch)) == 1 then begin_cancel(batch, 'lease') end
   end
-  paused = redis.call('ZRANGEBYSCORE', P .. 'paused', '-inf', str(clock), 'LIMIT', 0, most)
 end
-return { 'leases', leases, 'paused', paused }
+return leases

@@ -18,6 +18,7 @@ from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
+from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -96,12 +97,12 @@ async def test_a_session_waits_while_its_run_is_paused(
     program.say("do 1")
     _, calls = await program.call()
     program.answer(calls)
-    await pool.store.runs.pause(OWNER, "r", limit_s=600)
+    await Runs(pool.store).pause(OWNER, "r", limit_s=600)
     asked = asyncio.ensure_future(program.call())
     async with pool.reconciled():
         await asyncio.sleep(7)
         assert (len(led.sampled) - before, asked.done()) == (1, False)
-        await pool.store.runs.resume(OWNER, "r")
+        await Runs(pool.store).resume(OWNER, "r")
         await asked
         result = await session.end()
     assert_all_once(result, led.sampled[before:])

@@ -249,9 +249,9 @@ async def test_a_grade_that_nobody_makes_in_time_is_given_up(
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         (uid,) = await submit_graded(inside, trainer, graded("fails", 1))
         assert await inside.take(uid) == "retried"
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 0
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
         await pass_deadline(store, uid)
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 1
+        assert await Grading().tidy(store.connection, store.reconciliation) == 1
     assert failure_of(await inside.result(uid)) == (FailureKind.INFRA, Category.GRADE_LATE)
     assert await counts(store, uid) == {"failed": 1}
     await check_clean(store, [uid])

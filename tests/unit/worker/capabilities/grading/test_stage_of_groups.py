@@ -86,9 +86,9 @@ async def test_a_group_is_held_until_its_deadline_and_no_longer(
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         uids = await submit_graded(inside, trainer, *[graded("ranks")] * 3, group="g")
         assert [await inside.take(uid) for uid in uids[:2]] == ["grading", "grading"]
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 0
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
         await pass_deadline(store, *uids[:2], group="g")
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 2
+        assert await Grading().tidy(store.connection, store.reconciliation) == 2
         # The last one comes too late, and is not held.
         assert await inside.take(uids[2]) == "failed"
     for uid in uids:
@@ -118,7 +118,7 @@ async def test_a_restart_of_redis_while_a_result_is_kept_does_not_shorten_the_de
         uids = await submit_graded(inside, trainer, *[graded("ranks")] * 2, group="g")
         assert [await inside.take(uid) for uid in uids] == ["grading", "grading"]
         await asyncio.sleep(0.01)
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 0
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
         assert await inside.take(uids[0]) == "completed"
     assert tries == 3
     assert [(await inside.result(uid)).reward for uid in uids] == [0.0, 1.0]
@@ -196,6 +196,6 @@ async def test_a_group_whose_grades_are_kept_is_not_late(
             assert await inside.take(uid) == "grading"
         await end_before_delivery(inside, uids[0], monkeypatch)
         await pass_deadline(store, *uids, group="g")
-        assert await Grading().tidy(store.connection, store.reconciliation._fail) == 0
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
         assert await inside.take(uids[0]) == "completed"
     assert [(await inside.result(uid)).reward for uid in uids] == [0.0, 1.0]

@@ -14,7 +14,7 @@ end
 
 -- The lease begins in the step that commits the batch: without it nothing would end a rollout whose caller has lost the answer
 -- to its submit.
-local function osmosis_on_commit(batch, owner, names)
+local function osmosis_on_commit(batch, _, owner, names)
   if redis.call('HEXISTS', k_batch(batch), 'polling_lease') == 0 then return end
   renew_polled(batch)
   for i = 1, #names, 2 do
@@ -24,7 +24,7 @@ local function osmosis_on_commit(batch, owner, names)
 end
 
 -- The holder waits for each change of the status, and not for the end alone.
-local function osmosis_on_claim(_, uid) wake(string.match(uid, '^(.*)%-%d+$')) end
+local function osmosis_on_claim(_, _, _, batch) wake(batch) end
 
 local function osmosis_on_stage(batch)
   if redis.call('HEXISTS', k_batch(batch), 'polling_lease') == 1 then wake(batch) end
@@ -38,6 +38,7 @@ end
 
 -- Some lease may be over. Whether anybody could have polled meanwhile is known after the reconciler's tick (unpolled.lua).
 local function osmosis_on_lead(chores, _)
+  if redis.call('EXISTS', UNPOLLED) == 0 then return end
   local due = redis.call('ZRANGEBYSCORE', UNPOLLED, '-inf', str(served_ms()), 'LIMIT', 0, 1)
   if #due > 0 then chores[#chores + 1] = 'osmosis' end
 end

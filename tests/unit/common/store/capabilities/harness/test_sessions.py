@@ -11,7 +11,6 @@ from rolloutpool_common.capabilities.harness.calls import ModelCall
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions, TakenCall
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
-from rolloutpool_common.outcomes import Failure
 from rolloutpool_common.store import Claim, ClaimLost, Store
 from rolloutpool_common.store.answers import named
 
@@ -45,13 +44,9 @@ class Session:
 
     async def reconcile(self) -> None:
         """Does what the reconciler does for sessions, if it has to."""
-
-        async def settle(batch_id: str, index: int, failure: Failure) -> bool:
-            raise AssertionError((batch_id, index, failure))
-
         lead = named(await self.store.connection.script("lead", "api", 10_000))
         if b"harness" in lead["chores"]:
-            await Harness().tidy(self.store.connection, settle)
+            await Harness().tidy(self.store.connection, self.store.reconciliation)
 
     async def delayed(self) -> bool:
         return await self.store.connection.redis.zscore("rp:delayed", self.uid) is not None

@@ -11,8 +11,6 @@
    for ten seconds.
 4. Where the trainer announces nothing, the newest version that rollouts were sampled by is the run's.
 
-A rollout without a run has no gate.
-
 Example: `max_staleness` is 2. Version 10 samples turns 1 and 2; 13 is announced during turn 3. That call goes on, and
 before turn 4 the staleness is 3.
 """
@@ -22,24 +20,28 @@ import time
 from collections import Counter
 from typing import Any
 
-from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.process.metrics import IN_PAUSE, RUNNING_LAG
+from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
+from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
+from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs
+from rolloutpool_common.capabilities.runs.wire import OnStale, StaleEnd, StaleVersions
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
+from rolloutpool_common.process.metrics import IN_PAUSE
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
-from rolloutpool_common.store import Claim, Store, StoreError
-from rolloutpool_common.store.runs import RunFacts
+from rolloutpool_common.store import Claim, StoreError
 from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_common.tokens.versions import version_bounds
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.store_retry import retry_store
-from rolloutpool_worker.drain import Drain, Drained, RolloutStop, StoppedAtBorder
+from rolloutpool_worker.drain import Drain, Drained, EndedAtBorder, RolloutStop, StoppedAtBorder
 from rolloutpool_worker.policy.waits import RolloutWaits
 
 HOLD_SECONDS = 30.0
 """How long a rollout keeps its slot while its run is paused. A weight update of one machine takes less."""
 LOOK_SECONDS = 0.5
+WEIGHTS_SECONDS = 10.0
+"""Until a rollout is tried again whose engine has weights that are too old."""
 MOST_RESTARTS = 3
 """A rollout that is stale so often is longer than the trainer's steps allow."""
 LARGEST = 10**15
@@ -58,15 +60,17 @@ class WeightsStale(StoppedAtBorder):
     """The engine has older weights than the batch allows; the rollout begins when it was updated."""
 
 
-class RolloutStale(StoppedAtBorder):
+class RolloutStale(EndedAtBorder):
     """The weights that sampled this rollout are too old, and it is dropped."""
+
+    end = RolloutEnd(RolloutStatus.CANCELLED, FinishReason.STALE)
 
 
 class RunGates:
     """The gates of one process."""
 
-    def __init__(self, store: Store, drain: Drain) -> None:
-        self._store = store
+    def __init__(self, runs: Runs, drain: Drain) -> None:
+        self._runs = runs
         self._drain = drain
         self._open: set[RunGate] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -78,10 +82,9 @@ class RunGates:
 
     def of(self, claim: Claim, stop: RolloutStop, waits: RolloutWaits) -> "RunGate":
         """Makes the gate of an attempt, which closes it."""
-        gate = RunGate(self, self._store, self._drain, claim, stop, waits)
-        if gate.run:
-            self._open.add(gate)
-            self._open_of[gate.run] += 1
+        gate = RunGate(self, self._runs, self._drain, claim, stop, waits)
+        self._open.add(gate)
+        self._open_of[gate.run] += 1
         return gate
 
     def left(self, gate: "RunGate") -> None:
@@ -123,7 +126,7 @@ class RunGates:
         while True:
             try:
                 await self._drain.pause(LOOK_SECONDS)
-                if not (await self._store.runs.look(run)).paused:
+                if not (await self._runs.look(run)).paused:
                     return
             except Drained:
                 return
@@ -138,14 +141,13 @@ class RunGate:
     def __init__(
         self,
         gates: RunGates,
-        store: Store,
+        runs: Runs,
         drain: Drain,
         claim: Claim,
         stop: RolloutStop,
         waits: RolloutWaits,
     ) -> None:
-        self.run = claim.run or ""
-        """Empty where the rollout has none; then each call is let through."""
+        self.run, self._max_staleness, self._on_stale, self._restarts = ClaimedRun.of(claim)
         self.oldest: int | None = None
         """The oldest version that sampled it, or the run's when the attempt began; None where it is unknown."""
         self._staleness: int | None = None
@@ -154,7 +156,7 @@ class RunGate:
         self._versions: StaleVersions | None = None
         """Of a rollout that was too old."""
         self._gates = gates
-        self._store = store
+        self._runs = runs
         self._drain = drain
         self._claim = claim
         self._stop = stop
@@ -174,14 +176,12 @@ class RunGate:
 
         The warning `version_unreadable` says that the age is the attempt's, because a version is no decimal integer.
         """
-        if not self.run:
-            return result
         changes: dict[str, Any] = {
             "staleness": self._staleness,
             "stale": self._stale,
             "stale_versions": None if self._stale is None else self._versions,
         }
-        if self._unreadable and self._claim.max_staleness is not None:
+        if self._unreadable and self._max_staleness is not None:
             changes["warnings"] = [*result.warnings, "version_unreadable"]
         if result.finish_reason is FinishReason.STALE:
             changes |= {"samples": [], "messages": [], "alignment": None, "attachments": None, "replay": None}
@@ -199,8 +199,6 @@ class RunGate:
 
     async def before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
         """Waits while the run is paused."""
-        if not self.run:
-            return
         facts = await self._look()
         if facts.paused:
             facts = await self._wait(midway)
@@ -209,11 +207,10 @@ class RunGate:
 
     async def at_end(self) -> None:
         """Compares once more, when the agent has come to an end; raises as `before_call`, and waits for nothing."""
-        if self.run:
-            await self._compare(await self._look(), StaleEnd.DROPPED)
+        await self._compare(await self._look(), StaleEnd.DROPPED)
 
     async def _look(self) -> RunFacts:
-        return await retry_store(self._drain, self._claim.uid, lambda: self._store.runs.look(self.run))
+        return await retry_store(self._drain, self._claim.uid, lambda: self._runs.look(self.run))
 
     async def _wait(self, midway: bool) -> RunFacts:
         """Waits, and until then nothing is noted as asked, where the policy must not be asked twice."""
@@ -263,7 +260,7 @@ class RunGate:
         version = facts.version
         if facts.announced is None and newest is not None and newest < LARGEST and newest > (facts.reported or -1):
             reported = newest
-            await retry_store(self._drain, self._claim.uid, lambda: self._store.runs.report(self.run, reported))
+            await retry_store(self._drain, self._claim.uid, lambda: self._runs.report(self.run, reported))
             version = reported
         if self._began_at is None:
             self._began_at = version
@@ -273,19 +270,21 @@ class RunGate:
         if version is None or self.oldest is None:
             return
         self._staleness = version - self.oldest
-        limit, restarts = self._claim.max_staleness, self._claim.restarts
+        limit = self._max_staleness
         engine = None if self._sampled_by else version_bounds([weights])[0]
         if limit is None or (self._staleness if engine is None else version - engine) <= limit:
             return
-        if engine is not None and self._claim.on_stale is not OnStale.FINISH:
-            raise WeightsStale(
+        if engine is not None and self._on_stale is not OnStale.FINISH:
+            stale = WeightsStale(
                 f"the engine has version {engine}; the run is at {version}, and version {version - limit} is allowed"
             )
+            await self._waits.failed(stale, 1, WEIGHTS_SECONDS)
+            raise stale
         self._versions = StaleVersions(sampled=self.oldest, run=version, allowed=version - limit)
-        match self._claim.on_stale:
+        match self._on_stale:
             case OnStale.FINISH:
                 self._stale = StaleEnd.FINISHED
-            case OnStale.RESTART if restarts < MOST_RESTARTS and self._claim.spec.token_in:
+            case OnStale.RESTART if self._restarts < MOST_RESTARTS and self._claim.spec.token_in:
                 raise StaleRestart(f"{self._versions.message}; it begins again")
             case _:
                 self._stale = end

@@ -1,9 +1,11 @@
 -- End a paused run that nobody has resumed in time: begin to cancel its batches, and resume it.
 -- ARGV: run, batch, ... (its batches that have not ended)
--- Answer: 1, or 0: it was resumed or paused anew meanwhile, and nothing was done.
+-- Answer: 1, or 0: it was resumed or paused anew meanwhile, or callers have not had the time to come back (tick.lua), and
+-- nothing was done.
 local run = ARGV[1]
 local due = redis.call('ZSCORE', P .. 'paused', run)
 if not due or tonumber(due) > served_ms() then return 0 end
+if served_ms() < tonumber(redis.call('HGET', P .. 'served', 'quiet_ms') or '0') then return 0 end
 for i = 2, #ARGV do
   local total, finished = unpack(redis.call('HMGET', k_batch(ARGV[i]), 'total', 'finished_ms'))
   if total and not finished then begin_cancel(ARGV[i], 'pause') end

@@ -7,7 +7,7 @@
 -- While a run is paused:
 -- 1. It stands in no list of runs, so none of its rollouts is published (enlist). Its own lists of batches stay.
 -- 2. A ticket that is on its way is claimed in vain: the rollout goes back into its outbox (claim.lua).
--- 3. Workers ask before each model call whether the run is paused (worker: rollout/run_gate.py).
+-- 3. Workers ask before each model call whether the run is paused (worker: gate.py).
 -- 4. When it is resumed, it is put at the end of each list in which it has something to publish.
 local run, what, version, rollback, limit_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key = k_steering(run)

@@ -2,7 +2,7 @@
 
 import json
 
-from rolloutpool_common.protocol.runs import RunState
+from rolloutpool_common.capabilities.runs.wire import RunState
 from rolloutpool_trainer.client.calls import Call, read_model, resource
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolloutpool_common.protocol.runs import PolicyVersionRequest
+from rolloutpool_common.capabilities.runs.wire import PolicyVersionRequest
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from tests.support.rollouts_of_a_run import ADD, RUN, status_of, submit_to_run
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
+from rolloutpool_common.capabilities.runs.metrics import RUNNING_LAG
+from rolloutpool_common.capabilities.runs.steering import Runs
+from rolloutpool_common.capabilities.runs.wire import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.process.metrics import RUNNING_LAG
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
-from rolloutpool_common.protocol.runs import OnStale, StaleEnd, StaleVersions
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_common.tokens.entries import SampledEntry
@@ -22,7 +23,7 @@ from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_common.tokens.versions import version_bounds
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.opened import OpenEngines
-from rolloutpool_worker.rollout.run_gate import MOST_RESTARTS, RunGate
+from rolloutpool_worker.capabilities.runs.gate import MOST_RESTARTS, RunGate
 
 
 def forget_weights(inside: InsideWorker) -> None:
@@ -38,11 +39,11 @@ class TestStaleness:
         versions = list(announced)
         async with vllm_server(tokenizer, ADD, ADD, "It is 8.") as engine:
             engine.version = "10"
-            await store.runs.announce(OWNER, RUN, 10)
+            await Runs(store).announce(OWNER, RUN, 10)
 
             async def announce(asked: Any) -> None:
                 if versions:
-                    await store.runs.announce(OWNER, RUN, versions.pop(0))
+                    await Runs(store).announce(OWNER, RUN, versions.pop(0))
 
             engine.before = announce
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2, on_stale=on_stale)
@@ -106,7 +107,7 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
             engine.version, engine.tells_version = "10", False
-            await store.runs.announce(OWNER, RUN, 20)
+            await Runs(store).announce(OWNER, RUN, 20)
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2, on_stale=OnStale.RESTART)
             outcomes = [await inside.take(uid) for _ in range(MOST_RESTARTS + 1)]
         assert outcomes == ["restarted"] * MOST_RESTARTS + ["cancelled"]
@@ -117,7 +118,7 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
             engine.version = "10"
-            await store.runs.announce(OWNER, RUN, 10)
+            await Runs(store).announce(OWNER, RUN, 10)
 
             async def drain(asked: Any) -> None:
                 inside.services.drain.begin()
@@ -128,7 +129,7 @@ class TestStaleness:
             engine.before = None
             inside.services.drain._begun.clear()
             inside.services.drain.begun = False
-            await store.runs.announce(OWNER, RUN, 13)
+            await Runs(store).announce(OWNER, RUN, 13)
             assert await inside.take(uid) == "cancelled"
             assert len(engine.asked) == 1
         assert (await inside.result(uid)).stale is StaleEnd.NOT_STARTED
@@ -139,10 +140,10 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
             engine.version = "13"
-            await store.runs.announce(OWNER, RUN, 10)
+            await Runs(store).announce(OWNER, RUN, 10)
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
             # It waits in the queue while the weights become newer, and then begins with the newest.
-            await store.runs.announce(OWNER, RUN, 13)
+            await Runs(store).announce(OWNER, RUN, 13)
             assert await inside.take(uid) == "completed"
         assert (await inside.result(uid)).staleness == 0
 
@@ -155,7 +156,7 @@ class TestStaleness:
             assert await inside.take(at_new) == "completed"
             (at_old,) = await submit_to_run(inside, old.url, "vllm", max_staleness=2)
             assert await inside.take(at_old) == "cancelled"
-        assert (await store.runs.read(OWNER, RUN)).reported_version == 14
+        assert (await Runs(store).read(OWNER, RUN)).reported_version == 14
         assert (await inside.result(at_old)).staleness == 4
 
     @pytest.mark.parametrize("server", [vllm_server, sglang_server])
@@ -165,7 +166,7 @@ class TestStaleness:
         async with server(tokenizer, "It is 8.") as engine:
             protocol = "vllm" if server is vllm_server else "sglang"
             engine.version = "10"
-            await store.runs.announce(OWNER, RUN, 13)
+            await Runs(store).announce(OWNER, RUN, 13)
             (uid,) = await submit_to_run(inside, engine.url, protocol, max_staleness=2)
             assert await inside.take(uid) == "deferred"
             assert engine.asked == []
@@ -189,14 +190,14 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
             engine.version = "step-10"
-            await store.runs.announce(OWNER, RUN, 10)
+            await Runs(store).announce(OWNER, RUN, 10)
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
             assert await inside.take(uid) == "completed"
             result = await inside.result(uid)
             assert (result.staleness, "version_unreadable" in result.warnings) == (0, True)
 
             async def announce(asked: Any) -> None:
-                await store.runs.announce(OWNER, RUN, 13)
+                await Runs(store).announce(OWNER, RUN, 13)
 
             engine.before = announce
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
@@ -207,8 +208,8 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
             engine.version = "15"
-            await store.runs.announce(OWNER, RUN, 15)
-            await store.runs.announce(OWNER, RUN, 10, rollback=True)
+            await Runs(store).announce(OWNER, RUN, 15)
+            await Runs(store).announce(OWNER, RUN, 10, rollback=True)
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
             assert await inside.take(uid) == "completed"
         assert (await inside.result(uid)).staleness == -5
@@ -218,7 +219,7 @@ class TestStaleness:
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
             engine.version = "10"
-            await store.runs.announce(OWNER, RUN, 99)
+            await Runs(store).announce(OWNER, RUN, 99)
             (uid,) = await submit_to_run(inside, engine.url, "vllm")
             assert await inside.take(uid) == "completed"
         result = await inside.result(uid)
@@ -230,11 +231,11 @@ class TestStaleness:
         lags = []
         async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
             engine.version = "10"
-            await store.runs.announce(OWNER, RUN, 10)
+            await Runs(store).announce(OWNER, RUN, 10)
 
             async def look(asked: Any) -> None:
                 lags.append(RUNNING_LAG.read())
-                await store.runs.announce(OWNER, RUN, 13)
+                await Runs(store).announce(OWNER, RUN, 13)
 
             engine.before = look
             (uid,) = await submit_to_run(inside, engine.url, "vllm")
@@ -250,7 +251,8 @@ def test_what_is_read_of_a_ledger_step_by_step_is_what_is_read_at_once(seed: int
     ledger = TokenLedger()
     branch = SimpleNamespace(number=0, tokens=SimpleNamespace(ledger=ledger))
     talk = SimpleNamespace(branches=[branch])
-    gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(run="r"), None, None]))
+    notes = {"run": b"r", "max_staleness": b"", "on_stale": b"", "restarts": 0}
+    gate = RunGate(*cast(Any, [None, None, None, SimpleNamespace(notes=notes), None, None]))
     gate._read_ledger()
     gate.guard(cast(Any, talk), cast(Any, None))
     ledger.seed([1, 2, 3])

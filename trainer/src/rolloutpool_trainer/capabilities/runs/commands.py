@@ -8,7 +8,7 @@ import typer
 from rolloutpool_trainer.cli import completion, options
 
 if TYPE_CHECKING:
-    from rolloutpool_common.protocol.runs import RunState
+    from rolloutpool_common.capabilities.runs.wire import RunState
     from rolloutpool_trainer.client.sync import RolloutClient
 
 Run = Annotated[str, typer.Argument(help="The run that batches were submitted with.", autocompletion=completion.runs)]

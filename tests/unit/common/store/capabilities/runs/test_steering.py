@@ -3,12 +3,15 @@
 import pytest
 from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids_of
 
+from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
+from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs, RunUnknown, TooManyRuns, VersionLower
+from rolloutpool_common.capabilities.runs.stored import StoredRuns
+from rolloutpool_common.capabilities.runs.wire import OnStale
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
-from rolloutpool_common.protocol.runs import OnStale
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Claim, ClaimRefused, Store
-from rolloutpool_common.store.runs import RunFacts, RunUnknown, TooManyRuns, VersionLower, run_key
+from rolloutpool_common.store.keys import run_key
 
 RUN = "job7"
 KEY = run_key(OWNER, RUN)
@@ -18,51 +21,56 @@ async def published(store: Store, limit: int = 1000) -> list[str]:
     return [f"{t.batch_id}-{t.index}" for t in await store.outbox.reserve(Priority.DEFAULT, limit)]
 
 
+async def end_pauses(store: Store) -> int:
+    """What the reconciler does once a second, where a pause is over."""
+    return await StoredRuns().tidy(store.connection, store.reconciliation)
+
+
 class TestVersion:
     async def test_a_run_is_known_from_its_first_announcement_or_batch(self, store: Store) -> None:
         with pytest.raises(RunUnknown):
-            await store.runs.read(OWNER, RUN)
+            await Runs(store).read(OWNER, RUN)
         await submit(store, run=RUN)
-        assert (await store.runs.read(OWNER, RUN)).policy_version is None
-        assert (await store.runs.announce(OWNER, "other", 3)).policy_version == 3
+        assert (await Runs(store).read(OWNER, RUN)).policy_version is None
+        assert (await Runs(store).announce(OWNER, "other", 3)).policy_version == 3
 
     async def test_it_never_goes_back_unless_that_is_meant(self, store: Store) -> None:
         for version in (0, 9, 10, 10, 10**15 - 1):
-            assert (await store.runs.announce(OWNER, RUN, version)).policy_version == version
+            assert (await Runs(store).announce(OWNER, RUN, version)).policy_version == version
         with pytest.raises(VersionLower, match=str(10**15 - 1)):
-            await store.runs.announce(OWNER, RUN, 10**15 - 2)
-        assert (await store.runs.announce(OWNER, RUN, 9, rollback=True)).policy_version == 9
-        assert (await store.runs.announce(OWNER, RUN, 10)).policy_version == 10
+            await Runs(store).announce(OWNER, RUN, 10**15 - 2)
+        assert (await Runs(store).announce(OWNER, RUN, 9, rollback=True)).policy_version == 9
+        assert (await Runs(store).announce(OWNER, RUN, 10)).policy_version == 10
 
     async def test_two_owners_with_one_name_do_not_meet(self, store: Store) -> None:
-        await store.runs.announce("a", RUN, 5)
-        await store.runs.announce("b", RUN, 1)
-        await store.runs.pause("b", RUN, limit_s=60)
-        assert (await store.runs.read("a", RUN)).policy_version == 5
-        assert (await store.runs.look(run_key("a", RUN))) == RunFacts(paused=False, announced=5)
-        assert (await store.runs.look(run_key("b", RUN))) == RunFacts(paused=True, announced=1)
+        await Runs(store).announce("a", RUN, 5)
+        await Runs(store).announce("b", RUN, 1)
+        await Runs(store).pause("b", RUN, limit_s=60)
+        assert (await Runs(store).read("a", RUN)).policy_version == 5
+        assert (await Runs(store).look(run_key("a", RUN))) == RunFacts(paused=False, announced=5)
+        assert (await Runs(store).look(run_key("b", RUN))) == RunFacts(paused=True, announced=1)
         # Names with slashes cannot be mistaken for another owner's either, because names of keys have none.
-        await store.runs.announce("a", "b/x", 7)
+        await Runs(store).announce("a", "b/x", 7)
         with pytest.raises(RunUnknown):
-            await store.runs.read("a/b", "y")
+            await Runs(store).read("a/b", "y")
 
     async def test_what_rollouts_report_counts_until_something_is_announced(self, store: Store) -> None:
         await submit(store, run=RUN)
         for version in (4, 6, 5):
-            await store.runs.report(KEY, version)
-        assert (await store.runs.look(KEY)).version == 6
-        await store.runs.announce(OWNER, RUN, 5)
-        assert (await store.runs.look(KEY)).version == 5
-        state = await store.runs.read(OWNER, RUN)
+            await Runs(store).report(KEY, version)
+        assert (await Runs(store).look(KEY)).version == 6
+        await Runs(store).announce(OWNER, RUN, 5)
+        assert (await Runs(store).look(KEY)).version == 5
+        state = await Runs(store).read(OWNER, RUN)
         assert (state.policy_version, state.reported_version) == (5, 6)
 
     async def test_a_run_is_forgotten_a_week_after_its_last_use_unless_it_is_paused(self, store: Store) -> None:
         redis = store.connection.redis
-        await store.runs.announce(OWNER, RUN, 1)
+        await Runs(store).announce(OWNER, RUN, 1)
         assert 0 < await redis.ttl(f"rp:steering:{KEY}") <= 7 * 86400
-        await store.runs.pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
         assert await redis.ttl(f"rp:steering:{KEY}") == -1
-        await store.runs.resume(OWNER, RUN)
+        await Runs(store).resume(OWNER, RUN)
         assert 0 < await redis.ttl(f"rp:steering:{KEY}") <= 7 * 86400
 
     async def test_no_caller_can_fill_redis_with_runs(self, store: Store) -> None:
@@ -70,7 +78,7 @@ class TestVersion:
         time = await redis.time()
         await redis.zadd("rp:known_runs", {f"{OWNER}/{n}": time[0] * 1000 for n in range(10_000)})
         with pytest.raises(TooManyRuns):
-            await store.runs.announce(OWNER, RUN, 1)
+            await Runs(store).announce(OWNER, RUN, 1)
         # A batch of such a run is taken all the same.
         uids = await submit(store, run=RUN)
         assert await published(store) == uids
@@ -80,24 +88,24 @@ class TestPause:
     async def test_a_ticket_on_its_way_is_claimed_in_vain_and_comes_again(self, store: Store) -> None:
         (uid,) = await submit(store, run=RUN)
         assert await published(store) == [uid]
-        await store.runs.pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
         assert await store.rollouts.claim(uid, "w1") is ClaimRefused.PAUSED
         # A second ticket of the same rollout changes nothing.
         assert await store.rollouts.claim(uid, "w1") is ClaimRefused.PAUSED
         assert await published(store) == []
-        await store.runs.resume(OWNER, RUN)
+        await Runs(store).resume(OWNER, RUN)
         assert set(await published(store)) == {uid}
         claimed = await store.rollouts.claim(uid, "w1")
         assert isinstance(claimed, Claim)
-        assert (claimed.attempt, claimed.run) == (1, KEY)
+        assert (claimed.attempt, ClaimedRun.of(claimed).run) == (1, KEY)
 
     async def test_a_paused_run_comes_back_in_every_class(self, store: Store) -> None:
         high = await submit(store, run=RUN, priority=Priority.HIGH)
         low = await submit(store, run=RUN, priority=Priority.LOW)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
-        await store.runs.resume(OWNER, RUN)
-        state = await store.runs.resume(OWNER, RUN)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
+        await Runs(store).resume(OWNER, RUN)
+        state = await Runs(store).resume(OWNER, RUN)
         assert (state.paused_at, state.pause_left_s) == (None, None)
         tickets = [await store.outbox.reserve(priority, 10) for priority in (Priority.HIGH, Priority.LOW)]
         assert [f"{t.batch_id}-{t.index}" for some in tickets for t in some] == [*high, *low]
@@ -105,7 +113,7 @@ class TestPause:
     async def test_ten_thousand_rollouts_of_a_paused_run_cost_nothing(self, store: Store) -> None:
         batch = new_batch(10_000, run=RUN)
         await store.batches.submit(batch)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
         assert [reserved.tickets for reserved in await store.outbox.reserve_all(500)] == [[], [], []]
         # The publisher asks for more only where more waits.
         assert not any(reserved.more_waiting for reserved in await store.outbox.reserve_all(500))
@@ -116,7 +124,7 @@ class TestPause:
     async def test_rollouts_say_that_they_wait_for_it(self, store: Store) -> None:
         first, second = await submit(store, 2, run=RUN)
         await claim(store, first)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
         for uid in (first, second):
             view = await store.rollouts.view(uid, OWNER)
             assert view is not None
@@ -138,12 +146,11 @@ class TestPause:
         for batch in (open_batch, ended, foreign):
             await store.batches.submit(batch)
         await store.rollouts.cancel(uids_of(ended)[0])
-        await store.runs.pause(OWNER, RUN, limit_s=60)
-        assert await store.runs.end_pause(KEY) == []
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
+        assert await end_pauses(store) == 0
         await redis.hset("rp:served", "clock_ms", 60_000)
-        assert await store.runs.end_pause(KEY) == [open_batch.batch_id]
-        assert await store.batches.cancel(open_batch.batch_id, CancelCause.PAUSE) == 3
-        assert (await store.runs.read(OWNER, RUN)).paused_at is None
+        assert await end_pauses(store) == 1
+        assert (await Runs(store).read(OWNER, RUN)).paused_at is None
         status = await store.batches.status(open_batch.batch_id, OWNER)
         assert status is not None
         assert (status.cancel_cause, status.counts[RolloutStatus.CANCELLED]) == (CancelCause.PAUSE, 3)
@@ -156,31 +163,30 @@ class TestPause:
     async def test_what_was_resumed_in_the_last_moment_goes_on(self, store: Store) -> None:
         redis = store.connection.redis
         uids = await submit(store, 2, run=RUN)
-        await store.runs.pause(OWNER, RUN, limit_s=60)
+        await Runs(store).pause(OWNER, RUN, limit_s=60)
         await redis.hset("rp:served", "clock_ms", 60_000)
-        await store.runs.resume(OWNER, RUN)
-        assert await store.runs.end_pause(KEY) == []
+        await Runs(store).resume(OWNER, RUN)
+        assert await end_pauses(store) == 0
         assert await published(store) == uids
 
 
 class TestStaleBatches:
     async def test_a_claim_says_what_its_batch_allows(self, store: Store) -> None:
-        (uid,) = await submit(store, run=RUN, max_staleness=2, on_stale=OnStale.RESTART)
+        (uid,) = await submit(store, run=RUN, asks={"runs": (2, OnStale.RESTART)})
         held = await claim(store, uid)
-        assert (held.run, held.max_staleness, held.on_stale, held.restarts) == (KEY, 2, OnStale.RESTART, 0)
+        assert ClaimedRun.of(held) == (KEY, 2, OnStale.RESTART, 0)
         (plain,) = await submit(store, shared={"server_url": NOWHERE})
-        held = await claim(store, plain)
-        assert (held.run, held.max_staleness, held.on_stale) == (None, None, OnStale.DROP)
+        assert (await claim(store, plain)).notes == {}
 
     async def test_a_restart_is_counted_and_forgets_the_journal(self, store: Store) -> None:
-        (uid,) = await submit(store, run=RUN, max_staleness=0, on_stale=OnStale.RESTART)
+        (uid,) = await submit(store, run=RUN, asks={"runs": (0, OnStale.RESTART)})
         held = await claim(store, uid)
         await store.rollouts.restart(held)
         assert await store.rollouts.give_back(held, clean=True, counter="stale", delay_s=0.0)
         # The answer was lost, and it is sent again.
         assert not await store.rollouts.give_back(held, clean=True, counter="stale", delay_s=0.0)
         again = await claim(store, uid)
-        assert (again.restarts, again.journal_length, again.clean) == (1, 0, True)
+        assert (ClaimedRun.of(again).restarts, again.journal_length, again.clean) == (1, 0, True)
         status = await store.batches.status(uid.rpartition("-")[0], OWNER)
         assert status is not None
         assert status.stale == {"restarted": 1}

@@ -10,8 +10,8 @@ from rolloutpool_api.access import Reader, Submitter
 from rolloutpool_api.errors import Conflict, QueueFull, ResourceUnknown
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
-from rolloutpool_common.protocol.runs import LONGEST_RUN, PolicyVersionRequest, RunState
-from rolloutpool_common.store.runs import RunUnknown, TooManyRuns, VersionLower
+from rolloutpool_common.capabilities.runs.steering import Runs, RunUnknown, TooManyRuns, VersionLower
+from rolloutpool_common.capabilities.runs.wire import LONGEST_RUN, PolicyVersionRequest, RunState
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -29,8 +29,8 @@ async def announce(run: RunName, body: PolicyVersionRequest, services: ServicesD
 
     A version below the one before is a conflict, unless `rollback` is true.
     """
-    store = services.store.runs
-    state = await _answered(store.announce(caller.name, run, body.policy_version, rollback=body.rollback))
+    runs = Runs(services.store)
+    state = await _answered(runs.announce(caller.name, run, body.policy_version, rollback=body.rollback))
     _log.info("policy version announced", run=run, policy_version=state.policy_version)
     return state
 
@@ -39,7 +39,7 @@ async def announce(run: RunName, body: PolicyVersionRequest, services: ServicesD
 async def pause(run: RunName, services: ServicesDep, caller: Submitter) -> RunState:
     """Calls in flight go on; the rollouts wait. Paused again, the run may stay so for the whole limit again."""
     limit_s = services.settings.paused_seconds
-    state = await _answered(services.store.runs.pause(caller.name, run, limit_s=limit_s))
+    state = await _answered(Runs(services.store).pause(caller.name, run, limit_s=limit_s))
     _log.info("run paused", run=run)
     return state
 
@@ -47,7 +47,7 @@ async def pause(run: RunName, services: ServicesDep, caller: Submitter) -> RunSt
 @router.post("/{run:path}/resume", summary="Go on after a pause", responses=errors(404, 422))
 async def resume(run: RunName, services: ServicesDep, caller: Submitter) -> RunState:
     """Changes nothing where the run is not paused."""
-    state = await _answered(services.store.runs.resume(caller.name, run))
+    state = await _answered(Runs(services.store).resume(caller.name, run))
     services.publish_soon()
     _log.info("run resumed", run=run)
     return state
@@ -56,7 +56,7 @@ async def resume(run: RunName, services: ServicesDep, caller: Submitter) -> RunS
 @router.get("/{run:path}", summary="State of a run: version, pause", responses=errors(404, 422))
 async def run_state(run: RunName, services: ServicesDep, caller: Reader) -> RunState:
     """A run is known for a week after its last batch or change."""
-    return await _answered(services.store.runs.read(caller.name, run))
+    return await _answered(Runs(services.store).read(caller.name, run))
 
 
 async def _answered(change: Awaitable[RunState]) -> RunState:

@@ -13,11 +13,14 @@ from tests.support.trainer_script import say, status
 from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
+from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_worker.rollout import run_gate
+from rolloutpool_worker.capabilities.runs import gate as run_gate
+from rolloutpool_worker.capabilities.runs.gate import RunGates
+from rolloutpool_worker.capabilities.runs.opened import OpenRuns
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +28,15 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_gate, "LOOK_SECONDS", 0.01)
 
 
+def gates_of(inside: InsideWorker) -> RunGates:
+    runs = inside.services.capabilities["runs"]
+    assert isinstance(runs, OpenRuns)
+    return runs.gates
+
+
 def is_held(inside: InsideWorker) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
-        return bool(inside.services.gates._watches)
+        return bool(gates_of(inside)._watches)
 
     return look
 
@@ -41,7 +50,7 @@ class TestPause:
 
             async def pause(asked: Any) -> None:
                 if not paused_in_turn_1:
-                    paused_in_turn_1.append(await store.runs.pause(OWNER, RUN, limit_s=60))
+                    paused_in_turn_1.append(await Runs(store).pause(OWNER, RUN, limit_s=60))
 
             engine.before = pause
             (uid,) = await submit_to_run(inside, engine.url, "vllm")
@@ -51,11 +60,11 @@ class TestPause:
             assert len(engine.asked) == 1
             await asyncio.sleep(0.05)
             assert len(engine.asked) == 1
-            await store.runs.resume(OWNER, RUN)
+            await Runs(store).resume(OWNER, RUN)
             assert await ticket == "completed"
         result = await inside.result(uid)
         assert (result.num_llm_calls, result.num_tool_calls, result.attempt) == (2, 1, 1)
-        assert inside.services.gates._watches == {}
+        assert gates_of(inside)._watches == {}
 
     async def test_an_aborted_turn_waits_with_what_it_has(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +77,7 @@ class TestPause:
 
             async def pause(asked: Any) -> None:
                 if len(engine.asked) == 1:
-                    await store.runs.pause(OWNER, RUN, limit_s=60)
+                    await Runs(store).pause(OWNER, RUN, limit_s=60)
 
             engine.before = pause
             (uid,) = await submit_to_run(inside, engine.url, "vllm")
@@ -77,7 +86,7 @@ class TestPause:
             await asyncio.sleep(0.1)
             assert not ticket.done()
             engine.version = "2"
-            await store.runs.resume(OWNER, RUN)
+            await Runs(store).resume(OWNER, RUN)
             assert await ticket == "completed"
         (sample,) = (await inside.result(uid)).samples
         assert next((s.n, s.policy_version) for s in sample.segments if s.kind == "sampled") == (2, "1")
@@ -89,25 +98,25 @@ class TestPause:
         monkeypatch.setattr(run_gate, "HOLD_SECONDS", 0.05)
         async with scripted_trainer(tokenizer, say("8")) as trainer:
             (uid,) = await submit_to_run(inside, trainer.url)
-            gate, look = inside.services.store.runs, inside.services.store.runs.look
+            runs, look = gates_of(inside)._runs, gates_of(inside)._runs.look
             # Paused between the claim and the first call.
-            await store.runs.pause(OWNER, RUN, limit_s=60)
-            monkeypatch.setattr(gate, "look", look)
+            await Runs(store).pause(OWNER, RUN, limit_s=60)
+            monkeypatch.setattr(runs, "look", look)
             assert await inside.take(uid) == "paused"
-            await store.runs.resume(OWNER, RUN)
+            await Runs(store).resume(OWNER, RUN)
 
             async def pause_first(key: str) -> Any:
-                await store.runs.pause(OWNER, RUN, limit_s=60)
+                await Runs(store).pause(OWNER, RUN, limit_s=60)
                 return await look(key)
 
-            monkeypatch.setattr(gate, "look", pause_first)
+            monkeypatch.setattr(runs, "look", pause_first)
             assert await inside.take(uid) == "deferred"
             assert trainer.posts == []
             view = await store.rollouts.view(uid, OWNER)
             assert view is not None
             assert view.status is RolloutStatus.QUEUED
-            monkeypatch.setattr(gate, "look", look)
-            await store.runs.resume(OWNER, RUN)
+            monkeypatch.setattr(runs, "look", look)
+            await Runs(store).resume(OWNER, RUN)
             assert await inside.take(uid) == "completed"
         claimed = (await store.totals.read()).totals
         assert (claimed["requeued:pauses"], claimed.get("requeued:retries", 0)) == (1, 0)
@@ -118,7 +127,7 @@ class TestPause:
         async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
 
             async def pause(asked: Any) -> None:
-                await store.runs.pause(OWNER, RUN, limit_s=60)
+                await Runs(store).pause(OWNER, RUN, limit_s=60)
 
             engine.before = pause
             (uid,) = await submit_to_run(inside, engine.url, "vllm", deadline_s=1.5)
@@ -136,7 +145,7 @@ class TestPause:
         async with vllm_server(tokenizer, ADD, "It is 8.") as engine:
 
             async def pause(asked: Any) -> None:
-                await store.runs.pause(OWNER, RUN, limit_s=60)
+                await Runs(store).pause(OWNER, RUN, limit_s=60)
 
             engine.before = pause
             (uid,) = await submit_to_run(inside, engine.url, "vllm")
@@ -154,19 +163,19 @@ class TestPause:
         ):
             (uid,) = await submit_to_run(worker, trainer.url)
             seen: list[int] = []
-            look = worker.services.store.runs.look
+            runs, look = gates_of(worker)._runs, gates_of(worker)._runs.look
 
             async def pause_second(key: str) -> Any:
                 seen.append(len(trainer.posts))
                 if len(seen) == 2:
-                    await store.runs.pause(OWNER, RUN, limit_s=60)
+                    await Runs(store).pause(OWNER, RUN, limit_s=60)
                 return await look(key)
 
-            worker.services.store.runs.look = pause_second  # type: ignore[method-assign]
+            runs.look = pause_second  # type: ignore[method-assign]
             ticket = asyncio.create_task(worker.take(uid))
             await until(is_held(worker))
             assert len(trainer.posts) == 1
-            await store.runs.resume(OWNER, RUN)
+            await Runs(store).resume(OWNER, RUN)
             assert await ticket == "completed"
 
     async def test_all_that_wait_share_one_look(
@@ -174,19 +183,19 @@ class TestPause:
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
             uids = await submit_to_run(inside, engine.url, "vllm", rollouts=20)
-            look, looks = inside.services.store.runs.look, 0
+            runs, look, looks = gates_of(inside)._runs, gates_of(inside)._runs.look, 0
 
             async def counted(key: str) -> Any:
                 nonlocal looks
                 looks += 1
                 if looks == 1:
-                    await store.runs.pause(OWNER, RUN, limit_s=60)
+                    await Runs(store).pause(OWNER, RUN, limit_s=60)
                 return await look(key)
 
-            inside.services.store.runs.look = counted  # type: ignore[method-assign]
+            runs.look = counted  # type: ignore[method-assign]
             first = asyncio.create_task(inside.take(uids[0]))
             await until(is_held(inside))
-            await store.connection.redis.hdel(f"rp:steering:{OWNER}/{RUN}", "paused_ms")
+            await Runs(store).resume(OWNER, RUN)
             await first
             before = looks
             tickets = [asyncio.create_task(inside.take(uid)) for uid in uids[1:]]
@@ -199,7 +208,7 @@ async def test_a_rollout_without_a_run_reads_nothing(inside: InsideWorker, token
     async def look(key: str) -> Any:
         raise AssertionError(key)
 
-    inside.services.store.runs.look = look  # type: ignore[method-assign]
+    gates_of(inside)._runs.look = look  # type: ignore[method-assign]
     async with vllm_server(tokenizer, "It is 8.") as engine:
         (uid,) = await submit_to_run(inside, engine.url, "vllm", run=None)
         assert await inside.take(uid) == "completed"

@@ -4,22 +4,19 @@
    its last change or batch, and as long as it is paused. `steer.lua` changes it.
 2. The version that counts is the announced one; without it, the newest that rollouts of the run were sampled by.
 3. Workers `look` before each model call: one read, which travels together with their scripts.
-4. A pause that nobody ends is ended by the reconciler, with the batches of the run (`end_pause.lua`). Its time is of
+4. A pause that nobody ends is ended by the reconciler, with the batches of the run (`StoredRuns.tidy`). Its time is of
    the served clock (`tick.lua`), so it stands still while Redis or the API is away.
 """
 
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from rolloutpool_common.capabilities.runs.stored import steering_key
+from rolloutpool_common.capabilities.runs.wire import RunState
 from rolloutpool_common.errors import RolloutPoolError
-from rolloutpool_common.protocol.batch import BatchState
-from rolloutpool_common.protocol.runs import RunState
-from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
-from rolloutpool_common.store import keys
+from rolloutpool_common.store import Store
 from rolloutpool_common.store.answers import named
-from rolloutpool_common.store.batch_list import BatchFilter, BatchLists
-from rolloutpool_common.store.connection import Connection
-from rolloutpool_common.store.errors import store_errors
+from rolloutpool_common.store.keys import run_key
 
 
 class RunUnknown(RolloutPoolError):
@@ -47,19 +44,11 @@ class RunFacts(NamedTuple):
         return self.reported if self.announced is None else self.announced
 
 
-def run_key(owner: str, run: str) -> str:
-    """Returns the name of a run that no other owner's has."""
-    # Names of keys have no slash, so this is not ambiguous; and a batch's own id, which stands for no run, has none.
-    return f"{owner}/{run}"
-
-
 class Runs:
     """The runs in one store."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._redis = connection.redis
-        self._lists = BatchLists(connection)
+    def __init__(self, store: Store) -> None:
+        self._connection = store.connection
 
     async def read(self, owner: str, run: str) -> RunState:
         """Reads the state of a run; raises `RunUnknown`."""
@@ -84,22 +73,9 @@ class Runs:
     async def look(self, key: str) -> RunFacts:
         """Reads what a worker has to know before a model call; `key` is as `run_key` makes it."""
         paused, announced, reported = await self._connection.command(
-            "HMGET", keys.steering(key), "paused_ms", "version", "reported"
+            "HMGET", steering_key(key), "paused_ms", "version", "reported"
         )
         return RunFacts(paused is not None, _number(announced), _number(reported))
-
-    async def end_pause(self, key: str) -> list[str]:
-        """Begins to cancel the batches of a run whose pause is over, and ends the pause."""
-        owner, _, run = key.partition("/")
-        of_run = BatchFilter(state=BatchState.RUNNING, run=run)
-        found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self._lists.read(owner, cursor=cursor, limit=1000, wanted=of_run)
-            found += [batch.batch_id for batch in page.batches]
-            if (cursor := page.next_cursor) is None:
-                break
-        return found if await self._connection.script("end_pause", key, *found) else []
 
     async def _steer(
         self, owner: str, run: str, what: str, version: int | str = "", rollback: int = 0, limit_ms: int = 0
@@ -124,26 +100,6 @@ class Runs:
             paused_at=_time(answer["paused_ms"]),
             pause_left_s=None if left_ms is None else left_ms / 1000,
         )
-
-
-async def paused_wait(redis: Any, run: bytes | None, rollouts: int = 1) -> Waiting | None:
-    """Says that rollouts wait for their run to be resumed, if it is paused.
-
-    Nothing is written for this: the run's own state says it.
-    """
-    # A batch without a run can't be paused.
-    if run is None or b"/" not in run:
-        return None
-    with store_errors():
-        paused_ms = await redis.hget(keys.steering(run.decode()), "paused_ms")
-    if paused_ms is None:
-        return None
-    since = datetime.fromtimestamp(int(paused_ms) / 1000, UTC)
-    return Waiting(
-        waits_for=WaitsFor.PAUSED,
-        message=f"the run {run.decode().partition('/')[2]!r} is paused since {since:%H:%M:%S} UTC; resume it",
-        rollouts=rollouts,
-    )
 
 
 def _number(text: bytes | None) -> int | None:

@@ -1,0 +1,1 @@
+"""Runs in the API: `routes` announces versions, and pauses and resumes; `checks` looks at the limits of a batch."""

@@ -1,0 +1,1 @@
+"""Runs on the trainer's side: what the clients ask, what `submit` takes, and the commands."""

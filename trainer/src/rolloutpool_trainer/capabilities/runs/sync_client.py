@@ -1,0 +1,45 @@
+"""A part that blocks. Generated from `aio_client.py` by `make generate`; edit that file, not this one."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rolloutpool_common.capabilities.runs.wire import RunState
+    from rolloutpool_trainer.client.sync_door import SyncDoor
+
+
+class SyncRunsClient:
+    """Holds what runs add to a client."""
+
+    def run(self: "SyncDoor", run: str) -> "RunState":
+        """Asks which version a run is at, and whether it is paused; raises `NotFound`."""
+        from rolloutpool_trainer.capabilities.runs import calls
+
+        return self.ask(calls.read(run))
+
+    def announce(self: "SyncDoor", run: str, version: int | str, *, rollback: bool = False) -> "RunState":
+        """Announces the version of a run's newest weights; call it when rollouts are sampled with them.
+
+        Args:
+            run: The run; it need not have a batch yet.
+            version: A decimal integer.
+            rollback: Whether it may be lower than the one before, because training went back to a checkpoint.
+
+        Raises:
+            RequestRefused: It is lower.
+            BatchRejected: It is no decimal integer.
+        """
+        from rolloutpool_trainer.capabilities.runs import calls
+
+        return self.ask(calls.announce(run, version, rollback=rollback))
+
+    def pause(self: "SyncDoor", run: str) -> "RunState":
+        """Sends no further model call of a run until `resume`; those in flight go on. Its rollouts wait."""
+        from rolloutpool_trainer.capabilities.runs import calls
+
+        return self.ask(calls.pause(run))
+
+    def resume(self: "SyncDoor", run: str) -> "RunState":
+        """Lets a paused run go on; raises `NotFound`."""
+        from rolloutpool_trainer.capabilities.runs import calls
+
+        return self.ask(calls.resume(run))
