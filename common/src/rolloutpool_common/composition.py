@@ -32,6 +32,8 @@ CAPABILITIES: tuple[StoredCapability, ...] = (
     *(StoredOsmosis(), StoredOverview(), StoredForks()),
 )
 
+COUNTED = [field for capability in CAPABILITIES for field in capability.counted]
+"""Fields of a result whose values are counted, as `{field}:{value}`."""
 _SAID = {word: field for capability in CAPABILITIES for word, field in capability.said.items()}
 
 

@@ -28,6 +28,7 @@ rp:open_batches            set     batches that have not ended, for the audit (`
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
+rp:served                  hash    the clock of leases and pauses (`tick.lua`): clock_ms, of, seen_ms, quiet_ms
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -62,11 +63,7 @@ rp:lanes:{priority}        list    needs, spelled, of which rollouts wait in a l
 rp:routed:{priority}:{o}   zset    uid -> ms: those of them that went to the queue of offer {o}; may have claimed ones
 rp:routes                  set     {priority}:{o} of the queues that such tickets went to
 rp:offers                  hash    what live workers have, by its digest (`offers.lua`); read: somebody has looked
-
-rp:paused                  zset    {run}, of those that take no turns (`capabilities/runs`)
-
-Leases (`leases.py`):
-rp:served                  hash    clock_ms: how long the pool was there for its callers; of, seen_ms, quiet_ms
+rp:paused                  zset    runs that take no turns (`capabilities/runs`)
 
 What owners hold (`usage.py`):
 rp:usage                   hash    {what}:{owner} -> n; what: open, weight, bytes, reserved; {what}: is the sum of all
