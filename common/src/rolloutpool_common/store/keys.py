@@ -28,7 +28,6 @@ rp:open_batches            set     batches that have not ended, for the audit (`
 rp:cancelling              set     batches whose cancellation has begun and is not complete
 rp:leases                  zset    b -> ms of the served clock at which its lease is over; until its end (`leases.py`)
 rp:leases:polled           zset    the same for batches of one that are polled (`polling_leases.py`)
-rp:served                  hash    the clock of leases and pauses (`tick.lua`): clock_ms, of, seen_ms, quiet_ms
 rp:late                    set     "{b} {group}": groups with a verdict whose other rollouts are to be cancelled
 rp:idempotency:{owner}:{key}  hash batch and digest of the submit that used this key
 
@@ -95,6 +94,7 @@ rp:epoch                   hash    number: rises with each start of Redis; run_i
                                    data: a name of this data, by chance (`polling_leases.py`)
 rp:nothing                 none    never there: removing it is a write that changes nothing (`why_no_writes`)
 rp:leader                  string  the process that reconciles; expires by itself
+rp:served                  hash    the clock of leases and pauses (`tick.lua`): clock_ms, of, seen_ms, quiet_ms
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
 rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
 rp:measures                hash    sums of what processes measured (`measures.py`); rp:measures:{endpoint}: of one
