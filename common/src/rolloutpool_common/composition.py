@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CAPABILITIES: tuple[StoredCapability, ...] = (StoredRuns(), Harness(), Grading(), Webhooks(), StoredOsmosis())
 """Those that keep something in Redis."""
 
+COUNTED = [field for capability in CAPABILITIES for field in capability.counted]
+"""Fields of a result whose values are counted, as `{field}:{value}`."""
 _SAID = {word: field for capability in CAPABILITIES for word, field in capability.said.items()}
 
 

@@ -4,7 +4,8 @@
    an `OpenCapability` is its part of that process. They are closed in reverse order.
 2. Which of them a rollout uses is chosen once: those whose `option` it sets, or whose `note` its claim has. A plain
    rollout has none, and no line of any capability runs for it.
-3. Hooks are called in the order of the tuple. What a capability sees of a rollout is its `Talk`, and nothing else.
+3. Hooks are called in the order of the tuple. What a capability sees of a rollout is its `Talk`; a gate sees the
+   conversation before which it stands.
 4. Several may say what becomes of an attempt, and the table of `decision` does as well: the strictest answer holds.
 
 A hook is here because a capability uses it. One that needs another moment of a rollout brings that hook along.
@@ -179,7 +180,10 @@ class OpenCapability:
         return None
 
     def gate(self, claim: Claim, stop: RolloutStop, waits: RolloutWaits) -> AttemptGate | None:
-        """Makes what stands before the model calls of an attempt; None where nothing of it does."""
+        """Makes what stands before the model calls of an attempt; None where nothing of it does.
+
+        An attempt has one gate at most: of several capabilities' the first one's.
+        """
         return None
 
     async def at_end(self, talk: Talk, ending: Ending | None) -> Ending | None:

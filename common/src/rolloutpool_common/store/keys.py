@@ -59,11 +59,7 @@ rp:lanes:{priority}        list    needs, spelled, of which rollouts wait in a l
 rp:routed:{priority}:{o}   zset    uid -> ms: those of them that went to the queue of offer {o}; may have claimed ones
 rp:routes                  set     {priority}:{o} of the queues that such tickets went to
 rp:offers                  hash    what live workers have, by its digest (`offers.lua`); read: somebody has looked
-
-rp:paused                  zset    {run}, of those that take no turns (`capabilities/runs`)
-
-Leases (`leases.py`):
-rp:served                  hash    clock_ms: how long the pool was there for its callers; of, seen_ms, quiet_ms
+rp:paused                  zset    runs that take no turns (`capabilities/runs`)
 
 What owners hold (`usage.py`):
 rp:usage                   hash    {what}:{owner} -> n; what: open, weight, bytes, reserved; {what}: is the sum of all
@@ -95,6 +91,7 @@ rp:epoch                   hash    number: rises with each start of Redis; run_i
                                    data: a name of this data, by chance (`capabilities/osmosis`)
 rp:nothing                 none    never there: removing it is a write that changes nothing (`why_no_writes`)
 rp:leader                  string  the process that reconciles; expires by itself
+rp:served                  hash    the clock of leases and pauses (`tick.lua`): clock_ms, of, seen_ms, quiet_ms
 rp:finished                stream  the batch of each ended rollout: wakes readers, who then read `done`; capped
 rp:totals                  hash    what the pool has done since its Redis was first used (`totals.py`)
 rp:measures                hash    sums of what processes measured (`measures.py`); rp:measures:{endpoint}: of one

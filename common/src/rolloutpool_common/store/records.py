@@ -16,7 +16,7 @@ import orjson
 import zstandard
 from pydantic import TypeAdapter, ValidationError
 
-from rolloutpool_common.composition import CAPABILITIES
+from rolloutpool_common.composition import COUNTED
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
@@ -42,7 +42,6 @@ _BATCHES = 64
 """Whose shared fields are remembered as validated."""
 _MOST_SHARED = 65_536
 """Bytes of shared fields that are remembered."""
-_COUNTED = [name for capability in CAPABILITIES for name in capability.counted]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -297,7 +296,7 @@ def _result_counts(result: RolloutResult) -> list[str | int]:
         counts[f"failure:{result.failure.kind}:{result.failure.category}"] = 1
     for label, n in result.drift.items():
         counts[f"drift:{label}"] = n
-    for name in _COUNTED:
+    for name in COUNTED:
         if (value := getattr(result, name)) is not None:
             counts[f"{name}:{value}"] = 1
     for warning in result.warnings:

@@ -101,6 +101,7 @@ def show_accepted(batch: "Batch", *, wait: bool, as_json: bool) -> None:
 
 def _follow(batch: "Batch", document: "SubmitDocument", *, as_json: bool) -> None:
     """Follows a batch to its end, and says how its rollouts ended; exits with 1 unless all have completed."""
+    from rolloutpool_common.composition import said_of
     from rolloutpool_common.outcomes import RolloutStatus
     from rolloutpool_trainer.cli import console
 
@@ -111,8 +112,8 @@ def _follow(batch: "Batch", document: "SubmitDocument", *, as_json: bool) -> Non
         if result.status is RolloutStatus.COMPLETED:
             completed += 1
         else:
-            said = result.failure or result.stale_versions
-            reasons[said.message if said else result.status] += 1
+            said = result.failure.message if result.failure else next(iter(said_of(result).values()), result.status)
+            reasons[said] += 1
     if as_json:
         known = {"ended": ended, "completed": completed, "reasons": dict(reasons.most_common())}
         console.document(document.model_copy(update=known))

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from typing import Final
 
+from rolloutpool_common.composition import COUNTED
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
@@ -49,8 +50,9 @@ class BatchTally:
             counts[f"alignment/{result.alignment}"] += 1
         for label, turns in result.drift.items():
             counts[f"drift/{label}"] += turns
-        if result.stale is not None:
-            counts[f"stale/{result.stale}"] += 1
+        for name in COUNTED:
+            if (value := getattr(result, name)) is not None:
+                counts[f"{name}/{value}"] += 1
         counts["rollouts/retried"] += result.attempt > 1
         counts["samples"] += len(result.samples)
         counts["turns"] += result.num_llm_calls
