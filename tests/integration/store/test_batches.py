@@ -14,12 +14,6 @@ from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.staging import STAGE_SECONDS
 
 
-async def counts(store: Store, batch_id: str) -> dict[str, int]:
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
-    return {state.value: n for state, n in status.counts.items() if n}
-
-
 async def test_keys_of_two_scopes_do_not_meet(store: Store) -> None:
     mine, theirs = new_batch(key="k", digest="one"), new_batch(key="k", digest="two", owner="theirs")
     await store.batches.submit(mine)
@@ -76,35 +70,6 @@ async def test_a_committed_batch_does_not_expire(store: Store, raw: Redis) -> No
     keys = [key async for key in raw.scan_iter("rp:*")]
     assert {key.rsplit(":", 1)[-1] for key in keys} >= {"items", "groups", "deadlines", "outbox"}
     assert {await raw.ttl(key) for key in keys} == {-1}
-
-
-async def test_every_rollout_is_in_exactly_one_state_at_every_moment(store: Store, other: Store) -> None:
-    uids = await submit(store, 60)
-    batch_id = uids[0].rpartition("-")[0]
-    seen: list[dict[str, int]] = []
-
-    async def work(uid: str, how: int) -> None:
-        if how == 0:
-            await store.rollouts.cancel(uid)
-            return
-        claimed = await claim(store, uid)
-        if how == 1:
-            await store.rollouts.release(claimed, clean=True)
-            claimed = await claim(store, uid, "w2")
-        if how == 2:
-            await store.rollouts.cancel(uid)
-            return
-        await store.rollouts.finish(claimed, result_of(claimed))
-
-    async def watch() -> None:
-        while not seen or seen[-1].get("queued", 0) + seen[-1].get("running", 0):
-            seen.append(await counts(other, batch_id))
-
-    await asyncio.gather(watch(), *(work(uid, i % 4) for i, uid in enumerate(uids)))
-    assert len(seen) > 1
-    assert all(sum(look.values()) == 60 for look in seen)
-    assert all(n > 0 for look in seen for n in look.values())
-    assert seen[-1] == {"completed": 30, "cancelled": 30}
 
 
 async def test_status_adds_up_what_results_report(store: Store) -> None:

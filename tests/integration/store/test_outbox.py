@@ -8,29 +8,12 @@ from redis.asyncio import Redis
 from tests.support.batches import announce, claim, new_batch, submit
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import Store, SubmitLimits, Ticket, TooManyOpen
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
 async def take(store: Store, limit: int = 5000, priority: Priority = Priority.DEFAULT) -> list[Ticket]:
     return await store.outbox.reserve(priority, limit)
-
-
-async def test_no_more_than_the_window_is_published_and_claims_make_room(store: Store) -> None:
-    uids = await submit(store, PER_WORKER + 10)
-    first = await take(store)
-    assert len(first) == PER_WORKER
-    assert await take(store) == []
-    assert (await store.outbox.queue_depths())[Priority.DEFAULT] == Queue(outbox=10, published=PER_WORKER)
-    claimed = [await claim(store, uid) for uid in uids[:3]]
-    assert claimed[0].more_waiting
-    assert [ticket.index for ticket in await take(store)] == [PER_WORKER, PER_WORKER + 1, PER_WORKER + 2]
-    # Cancelling what is published makes room too.
-    for uid in uids[3:10]:
-        await store.rollouts.cancel(uid)
-    assert len(await take(store)) == 7
-    assert not (await claim(store, uids[20])).more_waiting
 
 
 async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:

@@ -80,17 +80,6 @@ async def test_each_priority_has_its_queue_and_tickets_keep_their_order(
         assert [ref[0][1] for ref in await refs(raw, priority)] == list(range(5))
 
 
-async def test_pumping_stops_at_the_window(store: Store, publisher: Publisher, raw: Redis) -> None:
-    uids = await submit(store, 3000)
-    window = await publisher.pump()
-    assert 7 < window < 3000
-    assert await publisher.pump() == 0
-    assert await raw.llen(QUEUE.format(Priority.DEFAULT)) == window
-    for uid in uids[:7]:
-        await claim(store, uid)
-    assert await publisher.pump() == 7
-
-
 async def sizes(raw: Redis) -> list[int]:
     """How many rollouts each message brings, oldest first."""
     return [len(tickets) for tickets in await refs(raw)]
@@ -198,16 +187,6 @@ async def test_a_message_is_named_by_its_batch_unless_that_has_one_rollout(
     await sharing.pump()
     assert {message["headers"]["shadow"] for message in await messages(raw, Priority.HIGH)} == {None}
     assert "several batches" in {message["headers"]["shadow"] for message in await messages(raw, Priority.LOW)}
-
-
-async def test_publishers_at_once_publish_each_ticket_once(store: Store, redis_url: str, raw: Redis) -> None:
-    publishers = [Publisher(store, redis_url) for _ in range(3)]
-    await submit(store, 100)
-    counts = await asyncio.gather(*(publisher.pump() for publisher in publishers for _ in range(2)))
-    assert sum(counts) == 100
-    assert sorted(ref[0][1] for ref in await refs(raw)) == list(range(100))
-    for publisher in publishers:
-        publisher.close()
 
 
 async def aged(raw: Any, seconds: float, priority: Priority = Priority.DEFAULT) -> None:

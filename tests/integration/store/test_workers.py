@@ -5,7 +5,6 @@ import time
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import claim, submit
 
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import WorkerState
@@ -73,17 +72,6 @@ async def test_a_worker_that_is_busy_in_one_long_call_is_shown_as_stalled(
 async def test_a_beat_of_an_unknown_worker_says_so_and_shows_nobody(store: Store) -> None:
     assert (await store.workers.beat("w", running=0, tokenizers={}))[:2] == (False, [])
     assert await store.workers.known() == []
-
-
-async def test_stop_orders_are_given_once(store: Store) -> None:
-    await announce(store, "w")
-    uids = await submit(store, 3)
-    claims = [await claim(store, uid, "w") for uid in uids]
-    for uid in uids[:2]:
-        await store.rollouts.cancel(uid)
-    _, stop, *_ = await store.workers.beat("w", running=3, tokenizers={})
-    assert sorted(stop) == sorted(claimed.token for claimed in claims[:2])
-    assert (await store.workers.beat("w", running=1, tokenizers={}))[:2] == (True, [])
 
 
 async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> None:

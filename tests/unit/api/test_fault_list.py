@@ -1,10 +1,8 @@
 """Paths read like the document."""
 
 import pytest
-from pydantic import ValidationError
 
 from rolloutpool_api.fault_list import FaultList, path
-from rolloutpool_common.protocol.batch import RolloutItem
 
 
 @pytest.mark.parametrize(
@@ -21,14 +19,6 @@ from rolloutpool_common.protocol.batch import RolloutItem
 )
 def test_paths(steps: tuple[str | int, ...], text: str) -> None:
     assert path(*steps) == text
-
-
-def test_a_name_in_the_place_of_an_object_is_told_the_form() -> None:
-    faults, rollout = FaultList(), {"messages": [{"role": "user"}], "environment": "fine"}
-    with pytest.raises(ValidationError) as caught:
-        RolloutItem.model_validate(rollout)
-    faults.add_all(caught.value, rollout)
-    assert [(fault.path, fault.message[-14:]) for fault in faults.listed] == [("environment", 'is {"name": …}')]
 
 
 def test_lists_that_are_joined_count_all_and_list_a_thousand() -> None:

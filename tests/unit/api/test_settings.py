@@ -14,37 +14,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_defaults(environment: pytest.MonkeyPatch) -> None:
-    settings = ApiSettings.from_environment()
-    assert settings.rollout_server_port == 9000
-    assert settings.api_host == "127.0.0.1"
-    assert settings.max_concurrent_rollouts == 100
-    assert settings.rollout_timeout_seconds == 600.0
-    assert settings.max_body_mb == 64
-    assert settings.retention_hours == 24
-    assert settings.celery_url == "redis://:hush@127.0.0.1:6379/0"
-
-
-def test_every_variable_is_read(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("ROLLOUT_SERVER_PORT", "9100")
-    environment.setenv("MAX_CONCURRENT_ROLLOUTS", "7")
-    environment.setenv("ROLLOUT_TIMEOUT_SECONDS", "30")
-    environment.setenv("ROLLOUTPOOL_BROKER_URL", "rediss://other")
-    environment.setenv("ROLLOUTPOOL_LOG_FORMAT", "json")
-    settings = ApiSettings.from_environment()
-    assert settings.rollout_server_port == 9100
-    assert settings.max_concurrent_rollouts == 7
-    assert settings.rollout_timeout_seconds == 30.0
-    assert settings.celery_url == "rediss://other"
-    assert settings.log_format == "json"
-
-
-def test_the_redis_url_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "")
-    with pytest.raises(SettingsInvalid, match="ROLLOUTPOOL_REDIS_URL is not set: export it, for example"):
-        ApiSettings.from_environment()
-
-
 def test_every_fault_is_named_and_no_secret(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("ROLLOUTPOOL_REDIS_URL", "http://:hush@127.0.0.1")
     environment.setenv("ROLLOUT_SERVER_PORT", "70000")

@@ -22,12 +22,6 @@ def plan(*rollouts: dict[str, Any], key: str | None = None, **changes: Any) -> N
     return plan_batch({**document, **changes}, None, rules, owner="s", idempotency_key=key)
 
 
-def test_shared_fields_are_stored_once() -> None:
-    new = plan(rollout(), rollout(max_turns=3))
-    assert orjson.loads(new.shared) == {"tokenizer_name": "tiny", "server_url": "http://t"}
-    assert [orjson.loads(r.overrides) for r in new.rollouts] == [rollout(), rollout(max_turns=3)]
-
-
 def test_every_plan_is_a_valid_spec() -> None:
     new = plan(rollout(n=2, rollout_id="a", idempotent="yes", max_turns="7", server_url="http://own//"))
     specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
@@ -73,12 +67,6 @@ def test_groups_take_endpoints_in_turn() -> None:
     assert [r.group for r in new.rollouts] == ["a", None, "b", "a", "rollouts[4]", "rollouts[4]"]
 
 
-def test_a_single_endpoint_is_shared() -> None:
-    new = plan(rollout(), defaults={"tokenizer_name": "tiny"}, trainer={"host": "[::1]"})
-    assert orjson.loads(new.shared)["server_url"] == "http://[::1]:8081"
-    assert "server_url" not in orjson.loads(new.rollouts[0].overrides)
-
-
 def test_a_made_up_group_is_nobody_elses() -> None:
     new = plan(rollout(n=2, rollout_id="a"), rollout(group="a"))
     assert [r.group for r in new.rollouts] == ["a+", "a+", "a"]
@@ -98,12 +86,6 @@ def test_the_digest_knows_content_from_form() -> None:
     first = plan(rollout(metadata={"a": 1, "b": 2}))
     assert first.digest == plan(rollout(metadata={"b": 2, "a": 1})).digest
     assert first.digest != plan(rollout(metadata={"b": 2, "a": 2})).digest
-
-
-def test_ids_of_batches_are_new_each_time() -> None:
-    first, second = plan(rollout()), plan(rollout())
-    assert first.batch_id != second.batch_id
-    assert len(first.batch_id) == 33
 
 
 def test_v1_integers_beyond_64_bits_are_refused() -> None:

@@ -67,14 +67,6 @@ def mask(turn: int, first: int, *masks: list[int]) -> AttachedPiece:
     return piece(MASK, turn, first, first, 2, arrays=arrays)
 
 
-def test_experts_stand_at_their_places() -> None:
-    (found,) = routed_experts(result(), [routed(1, 3, 0, 4), routed(2, 7, 4, 4)])
-    assert found.experts[:, 0, 0].tolist() == [100, 101, 102, 103, 104, 105, 106, 107]
-    assert found.experts.dtype == np.uint8
-    assert found.present.all()
-    assert found.turns.tolist() == [1] * 4 + [2] * 4
-
-
 def test_what_is_missing_is_marked() -> None:
     lacking = piece(ROUTED, 1, 3, 0, 0, lacks=AttachmentLack.NOT_SENT)
     for pieces in ([routed(2, 7, 4, 4)], [lacking, routed(2, 7, 4, 4)]):

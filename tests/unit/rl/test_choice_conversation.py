@@ -68,13 +68,6 @@ def test_echoes_prove_the_record(tiny: ChatTokenizer, conversation: ChoiceConver
     assert [r.alignment for r in conversation.rollouts("e", "x", 0.0)] == [Alignment.EXACT]
 
 
-def test_one_missing_echo_and_nothing_is_proved(tiny: ChatTokenizer, conversation: ChoiceConversation) -> None:
-    conversation.add_choice(reply(tiny.encode(CALL)), prompt_token_ids=conversation.prompt_token_ids)
-    conversation.add_messages([RESULT])
-    conversation.add_choice(reply(tiny.encode(ANSWER)))
-    assert [r.alignment for r in conversation.rollouts("e", "x", 0.0)] == [Alignment.UNVERIFIED]
-
-
 def test_a_server_that_renders_anew_forks(tiny: ChatTokenizer, conversation: ChoiceConversation) -> None:
     call, answer = tiny.encode(CALL), tiny.encode(ANSWER)
     first = conversation.prompt_token_ids

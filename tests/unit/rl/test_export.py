@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, failure, rollout, sample
+from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, failure, rollout, sample
 
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.export import (
@@ -20,7 +20,7 @@ from rolloutpool_rl.export import (
     trl_columns,
     verl_outputs,
 )
-from rolloutpool_rl.formats import FORMATS, Forks, convert
+from rolloutpool_rl.formats import FORMATS, convert
 
 
 def test_verl() -> None:
@@ -41,24 +41,6 @@ def test_verl() -> None:
             "num_chat_turns": 4,
         },
     }
-
-
-@pytest.mark.parametrize(
-    ("messages", "calls", "expected"),
-    [
-        ([MESSAGES[2], MESSAGES[6]], 1, 2),
-        ([MESSAGES[2], *MESSAGES[3:6]], 1, 3),
-        ([MESSAGES[2], MESSAGES[6], MESSAGES[2], MESSAGES[6]], 2, 4),
-        ([MESSAGES[2]], 0, 1),
-    ],
-    ids=["one answer", "ended on tools", "a user asks again", "no answer"],
-)
-def test_chat_turns_are_the_prompt_the_answers_and_the_feedback(
-    messages: list[dict[str, Any]], calls: int, expected: int
-) -> None:
-    (got,) = verl_outputs(rollout(1, ONE, messages=messages, num_llm_calls=calls))
-    assert got["extra_fields"]["num_chat_turns"] == expected
-    assert got["num_turns"] == calls
 
 
 def test_slime() -> None:
@@ -104,11 +86,6 @@ def test_trl() -> None:
     assert got["logprobs"][1] == ONE["response_logprobs"]
 
 
-def test_trl_has_no_place_for_forks() -> None:
-    with pytest.raises(ExportRefused, match="r5 has 2 samples"):
-        trl_columns([PLAIN, FORKED])
-
-
 def test_prime_rl() -> None:
     (got,) = prime_rl_samples(PLAIN, env_name="sums", temperature=0.7, advantage=2.0)
     assert got == {
@@ -128,13 +105,6 @@ def test_forks_are_samples_of_one_rollout() -> None:
     assert [o["reward_score"] for o in verl_outputs(FORKED, [0.25, 0.75])] == [0.25, 0.75]
     assert [o["extra_fields"]["sample"] for o in verl_outputs(FORKED)] == [0, 1]
     assert len(prime_rl_samples(FORKED, env_name="e", temperature=1.0)) == 2
-
-
-def test_samples_without_trained_tokens_are_left_out() -> None:
-    mixed = rollout(1, UNTRAINED, ONE)
-    assert [o["extra_fields"]["sample"] for o in verl_outputs(mixed, [0.0, 9.0])] == [1]
-    assert verl_outputs(mixed, [0.0, 9.0])[0]["reward_score"] == 9.0
-    assert verl_outputs(rollout(1, UNTRAINED)) == []
 
 
 @pytest.mark.parametrize("kind", ["infra", "request"])
@@ -183,14 +153,6 @@ def test_verl_is_cut_to_its_lengths_and_says_so() -> None:
     assert got["response_logprobs"] == [-0.5, -0.5, 0.0, 0.0]
     assert (got["extra_fields"]["prompt_tokens_cut"], got["extra_fields"]["response_tokens_cut"]) == (1, 2)
     assert verl_outputs(PLAIN, prompt_length=3, response_length=6) == verl_outputs(PLAIN)
-
-
-def test_verl_takes_the_last_sample_of_a_fork_if_it_is_told_to() -> None:
-    (got,) = verl_outputs(FORKED, 1.0, forks=Forks.LAST)
-    assert got["prompt_ids"] == [1, 2, 9, 9, 9]
-    assert (got["extra_fields"]["sample"], got["extra_fields"]["samples"]) == (1, 2)
-    with pytest.raises(ExportRefused, match="r5 has 2 samples"):
-        verl_outputs(FORKED, 1.0, forks=Forks.REFUSE)
 
 
 def test_trl_asynchronous() -> None:

@@ -117,13 +117,6 @@ def test_an_echoed_prompt_proves_the_record(context: InferenceContext) -> None:
     assert given.alignment is found.alignment is Alignment.EXACT
 
 
-@pytest.mark.parametrize(("change", "position"), [(lambda p: p[:-1], 12), (lambda p: [*p, 7], 13), (lambda p: [], 0)])
-def test_another_prompt_is_refused(context: InferenceContext, change: Any, position: int) -> None:
-    prompt = context.tokenize_prompt(PROMPT).tolist()[:13]
-    with pytest.raises(PromptMismatch, match=f"from position {position} on"):
-        context.check_prompt(prompt, change(prompt))
-
-
 def test_a_server_without_the_template_is_found_out(context: InferenceContext) -> None:
     bare = context.tokenizer.encode(PROMPT)
     with pytest.raises(PromptMismatch, match="from position 0 on"):

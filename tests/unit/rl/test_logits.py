@@ -19,21 +19,10 @@ def test_a_logit_predicts_the_next_token() -> None:
     assert predictions(tokens)[response_slice(5, 0)].tolist() == []
 
 
-def test_the_example_of_100_50_200_100() -> None:
-    assert response_slice(450, 350) == slice(99, 449)
-
-
 @pytest.mark.parametrize(("total", "response"), [(5, 5), (5, 6), (5, -1), (0, 0)])
 def test_without_a_prompt_nothing_predicts_the_first_token(total: int, response: int) -> None:
     with pytest.raises(ShapeMismatch):
         response_slice(total, response)
-
-
-def test_packed() -> None:
-    first, second = [10, 11, 12], [20, 21, 22, 23]
-    flat = np.concatenate([predictions(first), predictions(second)])
-    slices = response_slices([3, 4], [1, 2])
-    assert [flat[s].tolist() for s in slices] == [[12], [22, 23]]
 
 
 def test_padded() -> None:

@@ -46,12 +46,6 @@ def test_the_last_item_of_each_turn_has_its_ids() -> None:
     assert "An example" not in str(response)
 
 
-def test_nemo_rl_puts_our_sample_together_again() -> None:
-    ids, mask = as_nemo_rl_reads(nemo_gym_response(PLAIN, {}))
-    assert ids == [1, 2, 3, *ONE["response_ids"]]
-    assert mask == [0, 0, 0, *ONE["response_mask"]]
-
-
 def test_a_turn_that_an_agent_took_out_of_training_is_context() -> None:
     untrained = ONE | {"response_mask": [0, 0, 0, 0, 0, 1], "response_logprobs": [0.0] * 5 + [-0.5]}
     ids, mask = as_nemo_rl_reads(nemo_gym_response(rollout(1, untrained), {}))

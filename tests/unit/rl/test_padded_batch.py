@@ -7,7 +7,6 @@ import pytest
 from tests.support.exported_rollouts import FORKED, ONE, PLAIN, UNTRAINED, failure, rollout
 
 from rolloutpool_rl.errors import ExportRefused
-from rolloutpool_rl.logits import response_slice
 from rolloutpool_rl.padded_batch import padded_batch
 from rolloutpool_rl.reductions import sum_of_sample_mean
 
@@ -53,18 +52,6 @@ def test_padded_types_and_widths() -> None:
         assert array.shape == shape
         assert array.dtype.name == ("float32" if name in floats else "int64")
     assert not got.rm_scores.any()
-
-
-def test_padded_logits_of_a_response_predict_it() -> None:
-    got = padded_batch([PLAIN, FORKED], pad_id=0)
-    predictions = np.roll(got.input_ids, -1, axis=1)
-    width = got.input_ids.shape[1]
-    assert (predictions[:, response_slice(width, got.responses.shape[1])] == got.responses).all()
-
-
-def test_the_reward_lies_on_the_last_trained_token() -> None:
-    cut = ONE | {"response_mask": [1, 1, 0, 0, 0, 0]}
-    assert padded_batch([rollout(1, cut)], [3.0], pad_id=0).rm_scores.tolist() == [[0, 3, 0, 0, 0, 0]]
 
 
 def test_a_forked_rollout_weighs_as_one() -> None:

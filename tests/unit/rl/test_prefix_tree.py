@@ -1,10 +1,8 @@
 """The prefix tree of a group, against a comparison of every sample with all earlier ones."""
 
-import random
 from itertools import takewhile
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.finished_rollouts import rollout, sample
@@ -38,15 +36,6 @@ def test_parents_are_those_of_a_search_through_all(sequences: list[list[int]]) -
 def test_large_ids_sort_as_numbers() -> None:
     sequences = [[2**31, 1], [255, 1], [2**31, 2], [256, 1], [255]]
     assert shared_prefixes([np.array(ids, dtype=np.int64) for ids in sequences]) == slowly(sequences)
-
-
-@pytest.mark.parametrize("alike", [True, False])
-def test_a_thousand_samples(alike: bool) -> None:
-    rng = random.Random(1)
-    ids = [[7] * 50 if alike else rng.choices(range(5), k=50) for _ in range(1000)]
-    links = shared_prefixes([np.array(sequence, dtype=np.int64) for sequence in ids])
-    assert links[0] == (None, 0)
-    assert not alike or set(links[1:]) == {(0, 50)}
 
 
 def test_the_samples_of_forks_hang_below_their_parent() -> None:

@@ -62,21 +62,11 @@ def test_tool_tokens_may_hold_anything() -> None:
     assert masked_whiten(x, mask)[[0, 3]] == pytest.approx([-(0.5**0.5), 0.5**0.5])
 
 
-def test_each_fork_of_a_rollout_weighs_its_share() -> None:
-    whole = sum_of_sample_mean([1.0, 2.0, 3.0, 4.0], [4], [[1, 1, 1, 1]])
-    forked = sum_of_sample_mean([1.0, 2.0, 3.0, 4.0], [1, 3], [[1], [1, 1, 1]], denoms=[4, 4])
-    assert forked == pytest.approx(whole)
-
-
 @pytest.mark.parametrize("shift", [True, False])
 def test_golden_whitening(shift: bool) -> None:
     case = MASKS["masked_whiten"]
     got = masked_whiten(case["values"], case["mask"], shift_mean=shift)
     assert got == pytest.approx(case["expected" if shift else "expected_no_shift"], abs=CLOSE)
-
-
-def test_one_token_is_whitened_without_bessel() -> None:
-    assert masked_whiten([7.0, 1.0], [1, 0]).tolist()[0] == 0.0
 
 
 def test_nothing_to_whiten() -> None:

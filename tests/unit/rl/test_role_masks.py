@@ -55,16 +55,6 @@ def test_what_is_trained_can_be_read(tiny: ChatTokenizer, kind: TokenizerType) -
 
 
 @pytest.mark.parametrize("kind", ["qwen", "qwen3", "qwen3_5"])
-def test_step_loss_mask_only_switches_off(tiny: ChatTokenizer, kind: TokenizerType) -> None:
-    generator = MaskGenerator(tiny, kind)
-    whole = generator.get_loss_mask(CONVERSATION, TOOLS)
-    off = generator.get_loss_mask(changed(1, step_loss_mask=0), TOOLS)
-    assert generator.get_text_from_loss_mask(off.ids, off.rl_mask) == ["One file.<|im_end|>"]
-    assert generator.get_loss_mask(changed(2, step_loss_mask=1), TOOLS) == whole
-    assert generator.get_loss_mask(changed(1, step_loss_mask=1), TOOLS) == whole
-
-
-@pytest.mark.parametrize("kind", ["qwen", "qwen3", "qwen3_5"])
 def test_a_tool_message_is_trained_offline_if_it_asks(tiny: ChatTokenizer, kind: TokenizerType) -> None:
     generator = MaskGenerator(tiny, kind)
     whole = generator.get_loss_mask(CONVERSATION, TOOLS)
@@ -99,14 +89,6 @@ def test_typed_control_tokens_move_no_mask(tiny: ChatTokenizer) -> None:
         got = generator.get_loss_mask(changed(2, content=injection), TOOLS)
         assert "never sampled" not in "".join(generator.get_text_from_loss_mask(got.ids, got.slime_mask))
         assert got.ids.count(tiny.close_id or -1) == 5
-
-
-@pytest.mark.real_tokenizer
-def test_a_thinking_prompt_is_not_trained() -> None:
-    generator = MaskGenerator(real_tokenizer("qwen3"), "qwen3_5")
-    thought = {"role": "assistant", "content": "Four.", "reasoning_content": "2 and 2"}
-    got = generator.get_loss_mask([{"role": "user", "content": "2+2?"}, thought])
-    assert generator.get_text_from_loss_mask(got.ids, got.rl_mask) == ["2 and 2\n</think>\n\nFour.<|im_end|>"]
 
 
 @pytest.mark.real_tokenizer

@@ -103,7 +103,8 @@ def test_what_differs_in_type_or_place_alone_is_another_error(caplog: pytest.Log
     ]
 
 
-def test_errors_of_any_number_of_lines_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(3000):
+def test_errors_of_any_number_of_lines_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_errors, "MOST_LOGGED", 10)
+    for number in range(30):
         PluginError("ValueError", "", f"a.py:{number} in f").log("tool t")
     assert len(plugin_errors._logged) <= plugin_errors.MOST_LOGGED

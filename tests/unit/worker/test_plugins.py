@@ -5,25 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutpool_worker.plugins import NameTaken, PluginBroken, Registry, import_plugins
-
-
-def test_things_are_found_by_name_in_the_order_of_registration() -> None:
-    registry: Registry[int] = Registry("group")
-    assert registry.register("b", 2) == 2
-    assert registry.named("a")(1) == 1
-    assert (registry.names(), registry.values()) == (["b", "a"], [2, 1])
-    assert (registry.get("a"), registry.get("c")) == (1, None)
-
-
-def test_a_name_is_taken_once_and_the_same_thing_may_come_again() -> None:
-    registry: Registry[object] = Registry("group")
-    thing = object()
-    registry.register("a", thing)
-    registry.register("a", thing)
-    with pytest.raises(NameTaken, match="group: the name 'a' is taken twice"):
-        registry.register("a", object())
-    assert registry.get("a") is thing
+from rolloutpool_worker.plugins import NameTaken, PluginBroken, import_plugins
 
 
 def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,6 @@ def settings(monkeypatch: pytest.MonkeyPatch, **env: str) -> WorkerSettings:
     return WorkerSettings()
 
 
-def test_defaults_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = settings(monkeypatch)
-    assert (made.tokenizer_cache_size, made.http_client_timeout, made.tokenizer_trust_remote_code) == (5, 300.0, False)
-    assert made.calculator_delay_ms == (0.0, 0.0)
-    assert made.plugins == ()
-    assert "s3cret" not in repr(made)
-
-
 @pytest.mark.parametrize(
     ("text", "delay"),
     [
@@ -66,12 +58,6 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         settings(monkeypatch, **env)
-
-
-def test_redis_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROLLOUTPOOL_REDIS_URL", raising=False)
-    with pytest.raises(ValidationError, match="redis_url"):
-        WorkerSettings()
 
 
 def test_the_old_name_of_the_trainer_down_timeout_still_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,19 +47,6 @@ async def test_a_task_that_ends_by_an_error_is_told_with_its_traceback(caplog: p
     assert record.exc_info[0] is ZeroDivisionError
 
 
-async def test_a_task_that_is_stopped_or_returns_ends_nothing() -> None:
-    ended: list[int] = []
-
-    async def work() -> None:
-        return
-
-    task = BackgroundTask("test", lambda: ended.append(1))
-    task.start(work())
-    await asyncio.sleep(0)
-    await task.stop()
-    assert ended == []
-
-
 PROGRAM = """
 import asyncio, signal, sys
 from rolloutpool_common.process.background import BackgroundTask

@@ -56,20 +56,6 @@ async def test_a_report_whose_answer_was_lost_counts_once() -> None:
     await store.close()
 
 
-async def test_reports_at_the_same_time_lose_nothing() -> None:
-    store = fake_store()
-    reporter = Reporter(store.measures, component="api", process="a", version="1")
-
-    async def observe_and_report() -> None:
-        QUEUE_SECONDS.observe(0.2, "high")
-        await reporter.report()
-
-    await asyncio.gather(*(observe_and_report() for _ in range(20)))
-    await reporter.report()
-    assert (await store.measures.read()).sums[""][FIELD] == 20
-    await store.close()
-
-
 async def test_a_process_says_what_it_is_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rolloutpool_common.process.reporting.TICK_SECONDS", 0.001)
     store = fake_store()

@@ -3,18 +3,12 @@
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from rolloutpool_common.protocol.batch import BatchRequest, RolloutItem, TrainerPorts, TrainerUrls
-from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.batch import BatchRequest, TrainerPorts
 from rolloutpool_common.protocol.options import RolloutSpec
 
 ITEM: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
-
-
-def test_the_smallest_batch() -> None:
-    request = BatchRequest.model_validate({"rollouts": [ITEM]})
-    assert (request.priority, request.defaults.max_turns, request.rollouts[0].n) == ("default", 10, 1)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +40,6 @@ def test_worker_i_of_a_trainer_listens_on_base_port_plus_i() -> None:
     assert ports.urls() == [f"http://trainer-0:{8081 + i}" for i in range(4)]
     assert TrainerPorts(host="[::1]", base_port=9, scheme="https").urls() == ["https://[::1]:9"]
     assert TrainerPorts(host="h", base_port=65535).urls() == ["http://h:65535"]
-
-
-def test_trainers_are_told_apart_by_their_fields() -> None:
-    adapter: TypeAdapter[TrainerUrls | TrainerPorts] = TypeAdapter(TrainerUrls | TrainerPorts)
-    assert isinstance(adapter.validate_python({"server_urls": ["http://h/"]}), TrainerUrls)
-    assert isinstance(adapter.validate_python({"host": "h"}), TrainerPorts)
-    with pytest.raises(ValidationError):
-        adapter.validate_python({"host": "h", "server_urls": ["http://h"]})
-
-
-@pytest.mark.parametrize(
-    ("url", "kept"),
-    [("http://h///", "http://h"), ("https://h:1/a/", "https://h:1/a"), ("http://10.0.0.1", "http://10.0.0.1")],
-)
-def test_urls_lose_their_trailing_slashes(url: str, kept: str) -> None:
-    assert check_callback_host(url) == kept
-    assert RolloutItem.model_validate({**ITEM, "server_url": url}).server_url == kept
 
 
 def test_secrets_are_not_shown_with_a_spec() -> None:

@@ -4,16 +4,11 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.protocol.content import content_fault, joined_text, looks_like_parts, part_fault
+from rolloutpool_common.protocol.content import looks_like_parts, part_fault
 
 SECRET = "data:image/png;base64,AAAA"
 IMAGE = {"type": "image_url", "image_url": {"url": SECRET}}
 TEXT = {"type": "text", "text": "a"}
-
-
-@pytest.mark.parametrize("part", [TEXT, {"type": "text", "text": ""}, {**TEXT, "cache_control": {}}])
-def test_a_part_of_text_has_no_fault(part: dict[str, Any]) -> None:
-    assert part_fault(part) is None
 
 
 @pytest.mark.parametrize(
@@ -33,19 +28,6 @@ def test_a_part_of_text_has_no_fault(part: dict[str, Any]) -> None:
 )
 def test_any_other_part_is_named_and_not_quoted(part: Any, fault: str) -> None:
     assert part_fault(part) == fault
-
-
-@pytest.mark.parametrize("content", ["a", None, [], [TEXT, TEXT]])
-def test_text_in_both_forms_has_no_fault(content: Any) -> None:
-    assert content_fault(content) is None
-
-
-def test_the_first_part_that_is_no_text_is_named() -> None:
-    assert content_fault([TEXT, IMAGE, 5]) == "content[1]: type image_url; only text is supported"
-
-
-def test_texts_are_joined_with_nothing_between_them() -> None:
-    assert joined_text([TEXT, {"type": "text", "text": " b\n"}, TEXT]) == "a b\na"
 
 
 @pytest.mark.parametrize("value", [[TEXT], (TEXT, IMAGE), [{"type": "image", "data": SECRET}], [{"type": "video"}]])

@@ -48,14 +48,6 @@ def test_what_the_result_has_takes_nothing() -> None:
     assert read_journal(kept).records == records
 
 
-def test_what_it_lacks_is_there_all_the_same() -> None:
-    result, records = one_turn([4, 5], [-0.5, -0.25])
-    bare = result.model_copy(update={"samples": [], "messages": [], "turns": []})
-    kept = carrying(bare, records, [QUESTION])
-    assert read_journal(kept).records == records
-    assert size(kept) > size(carrying(result, records, [QUESTION]))
-
-
 def test_other_json_libraries_write_other_numbers() -> None:
     result, records = one_turn([4, 5, 6], [-0.0, -0.5, -2.0])
     document = json.loads(encode_result(carrying(result, records, [QUESTION])))

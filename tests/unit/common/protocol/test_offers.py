@@ -6,13 +6,9 @@ import pytest
 
 from rolloutpool_common.protocol.environments import TOOL_SERVER
 from rolloutpool_common.protocol.offers import (
-    BUILT_IN,
-    RELEASE,
     digest_of,
     missing,
     needs_of,
-    offer_names,
-    shown,
     spell,
 )
 
@@ -36,19 +32,6 @@ def test_needs_are_what_a_rollout_names_beyond_what_every_build_has(fields: dict
     assert needs_of(fields) == needs
 
 
-def test_an_offer_has_all_kinds_and_leaves_out_what_every_build_has() -> None:
-    offered = offer_names(
-        tools=["add", "search"],
-        agents=["tool_calls", "planner"],
-        termination_strategies=["task_completion"],
-        environments=["maze"],
-        others={"grader": ["judge"]},
-        reads=3,
-    )
-    assert offered == ["agent:planner", "environment:maze", "grader:judge", RELEASE, "tool:search"]
-    assert not BUILT_IN.intersection(offered)
-
-
 def test_the_same_names_are_spelled_the_same_and_others_are_not() -> None:
     assert spell(["b", "a"]) == spell(("a", "b"))
     assert spell(["a", "b"]).endswith(' ["a","b"]')
@@ -62,9 +45,3 @@ def test_what_is_missing_is_what_nobody_has_or_else_what_nobody_has_together() -
     assert missing(["a", "b"], [["a"], ["b"]]) == ["a", "b"]
     assert missing(["a", "b"], [["a"], ["b", "a"]]) == []
     assert missing(["a"], []) == ["a"]
-
-
-def test_names_are_shown_with_their_kind_in_words_and_many_are_counted() -> None:
-    assert shown(["strategy:x", "environment:a:b"]) == "termination strategy 'x', environment 'a:b'"
-    assert shown(f"tool:{n}" for n in range(9)) == "tool '0', tool '1', tool '2' and 6 more"
-    assert len(shown(["tool:" + "x" * 9000])) < 200

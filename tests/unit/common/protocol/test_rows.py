@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tests.support.finished_rollouts import forked, rollout, sample, turn
+from tests.support.finished_rollouts import forked, rollout
 
-from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
-from rolloutpool_common.protocol.result import RolloutResult, ToolTime
+from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.rows import ENDED_FIELDS, row_values
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 
@@ -26,32 +26,7 @@ def test_a_row_has_each_field_and_counts_what_the_samples_hold() -> None:
     assert found["policy_versions"] == ["step-7"]
 
 
-def test_a_rollout_that_sampled_nothing_has_a_row() -> None:
-    failure = Failure(
-        kind=FailureKind.INFRA,
-        boundary=Boundary.TRAINER,
-        category=Category.NETWORK_ERROR,
-        message="x" * 1000,
-        retryable=True,
-    )
-    found = row(rollout(status=RolloutStatus.FAILED, failure=failure))
-    assert (found["sampled_tokens"], found["mean_logprob"], found["samples"]) == (0, None, 0)
-    assert (found["kind"], found["category"], found["message"]) == ("infra", "network_error", "x" * 300)
-
-
 def test_the_row_of_an_expired_rollout_says_what_it_waited_for() -> None:
     waited = Waiting(waits_for=WaitsFor.TRAINER, message="turn 3: no answer for more than 45 s")
     found = row(rollout(status=RolloutStatus.EXPIRED, waited_for=waited))
     assert (found["status"], found["category"], found["message"]) == ("expired", None, waited.message)
-
-
-def test_calls_of_which_the_policy_read_an_error_are_counted() -> None:
-    calls = [ToolTime("a", 1.0, ok=True), ToolTime("a", 1.0, ok=False, error="KeyError"), ToolTime("b", 1.0, ok=False)]
-    found = row(rollout(sample("p", ("sampled", "a", 1)), turns=[turn(1, tools=calls), turn(2, tools=calls[:2])]))
-    assert found["tool_errors"] == 3
-
-
-def test_many_policy_versions_are_cut() -> None:
-    turns = [turn(number, policy_version=f"v{number}") for number in range(1, 40)]
-    found = row(rollout(sample("p", ("sampled", "a", 1)), turns=turns))
-    assert found["policy_versions"] == [f"v{number}" for number in range(1, 17)]

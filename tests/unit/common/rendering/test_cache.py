@@ -1,6 +1,5 @@
 """The cache under concurrency; loading itself is replaced by a counted copy of one loaded tokenizer."""
 
-import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rolloutpool_common.rendering import TINY, ChatTokenizer, TokenizerCache, TokenizerLoadError, TokenizerNotAllowed
+from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache, TokenizerLoadError, TokenizerNotAllowed
 from rolloutpool_common.rendering import cache as cache_module
 from rolloutpool_common.testing import TINY_TOKENIZER
 
@@ -47,13 +46,6 @@ def loads(tiny: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> Loads:
     return loads
 
 
-def test_really_loads() -> None:
-    cache = TokenizerCache(1)
-    cache.warm([TINY])
-    assert [tokenizer.name for tokenizer in cache.loaded()] == [TINY]
-    assert cache.load(TINY) is cache.loaded()[0]
-
-
 def test_one_load_however_many_ask(loads: Loads) -> None:
     cache = TokenizerCache(2)
     loads.gate.clear()
@@ -76,14 +68,6 @@ def test_everyone_who_waited_hears_of_the_failure(loads: Loads) -> None:
     assert loads.count[("bad", None)] == 1
 
 
-async def test_the_event_loop_is_not_the_one_who_loads(loads: Loads) -> None:
-    cache = TokenizerCache(1)
-    first, second = await asyncio.gather(cache.get("a"), cache.get("a"))
-    assert first is second is await cache.get("a")
-    assert loads.count == {("a", None): 1}
-    assert threading.get_ident() not in loads.threads
-
-
 def test_least_recently_used_goes_first(loads: Loads) -> None:
     cache = TokenizerCache(2)
     for name in ("a", "b", "a", "c", "a", "b"):
@@ -100,13 +84,6 @@ def test_listing_what_is_loaded_is_no_use_of_it(loads: Loads) -> None:
     cache.load("c")
     cache.load("a")
     assert loads.count[("a", None)] == 1
-
-
-def test_revisions_are_different_tokenizers(loads: Loads) -> None:
-    cache = TokenizerCache(2)
-    cache.load("a")
-    cache.load("a", "main")
-    assert loads.count == {("a", None): 1, ("a", "main"): 1}
 
 
 def test_a_failure_is_remembered_for_a_short_time(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:

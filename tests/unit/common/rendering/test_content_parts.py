@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.property.families import FAMILIES, GENERATION, LOOP
 from tests.support.tiny_tokenizers import MakeTokenizer
-from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_tokenizer
 
 from rolloutpool_common.rendering import (
     ChatTokenizer,
@@ -74,12 +73,6 @@ def check(tokenizer: ChatTokenizer) -> None:
             assert ours == expected or (isinstance(ours, TemplateRefused) and isinstance(expected, TemplateRefused))
 
 
-@pytest.mark.real_tokenizer
-@pytest.mark.parametrize("name", [*REAL_NAMES, *TEMPLATE_NAMES])
-def test_templates_of_strangers_write_parts_as_the_joined_string(name: str) -> None:
-    check(real_tokenizer(name))
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_our_families_write_parts_as_the_joined_string(name: str, make_tokenizer: MakeTokenizer) -> None:
     family = FAMILIES[name]
@@ -120,32 +113,6 @@ def test_a_part_that_is_no_text_is_never_rendered(make_tokenizer: MakeTokenizer,
                 tokenizer.render_prompt(messages)
             assert f"role {role.removeprefix('later ')}" in refused.value.message
             assert "base64" not in refused.value.message
-
-
-@pytest.mark.parametrize(
-    "name", ["gemma3", "llama3_2", "qwen3", "mistral_nemo", "template:qwen3_vl", "template:glm4moe"]
-)
-@pytest.mark.real_tokenizer
-def test_deltas_of_parts_are_those_of_the_joined_string(name: str) -> None:
-    tokenizer = real_tokenizer(name)
-    sampled = tokenizer.encode("It is", control=False)
-    said = {"role": "assistant", "content": "It is"}
-    new = [({"role": "user", "content": given},) for given in (parts("one", "-two"), "one-two")]
-    for history in ([USER, said], [{**USER, "content": parts("What")}, {**said, "content": parts("It is")}]):
-        listed, plain = (
-            tokenizer.render_delta(messages, sampled=sampled, history=history, tools=None) for messages in new
-        )
-        assert listed == plain
-
-
-def test_a_delta_of_a_template_that_counts_on_history(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(FAMILIES["rounds"].template)
-    new = [{"role": "user", "content": "next"}]
-    deltas = [
-        tokenizer.render_delta(new, sampled=[5], history=[{"role": "user", "content": given}, {"role": "assistant"}])
-        for given in (parts("a", "b"), "ab")
-    ]
-    assert deltas[0] == deltas[1]
 
 
 def test_lengths_of_parts_are_those_of_the_joined_string(make_tokenizer: MakeTokenizer) -> None:

@@ -27,40 +27,9 @@ def text(tokenizer: ChatTokenizer, *messages: dict[str, Any], last: str | None =
     return (f"[{tokenizer.decode(delta.close_ids)}]" if delta.close_ids else "") + tokenizer.decode(delta.glue_ids)
 
 
-def test_appends_what_the_template_writes(tiny: ChatTokenizer) -> None:
-    assert text(tiny, USER) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
-    assert text(tiny, RESULT, RESULT, USER, enable_thinking=True) == (
-        "\n<|im_start|>tool\n<tool_response>\n38\n</tool_response><|im_end|>" * 2
-        + "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
-
-
-@pytest.mark.parametrize("last", ["<|im_end|>", "<|endoftext|>"])
-def test_a_sampled_stop_token_is_not_doubled(tiny: ChatTokenizer, last: str) -> None:
-    assert text(tiny, USER, last=last).startswith("\n<|im_start|>user")
-
-
-@pytest.mark.parametrize("last", ["word", "\n", "<|im_start|>", "</think>"])
-def test_a_turn_without_its_stop_token_is_closed(tiny: ChatTokenizer, last: str) -> None:
-    assert text(tiny, USER, last=last).startswith("[<|im_end|>]\n<|im_start|>user")
-
-
-def test_a_turn_without_any_token_is_closed(tiny: ChatTokenizer) -> None:
-    assert tiny.render_delta([USER], sampled=()).close_ids == (tiny.close_id,)
-
-
 def test_null_and_wire_forms_are_normalised(tiny: ChatTokenizer) -> None:
     nulls = {**RESULT, "content": None, "tool_calls": None, "name": None}
     assert text(tiny, nulls) == text(tiny, {**RESULT, "content": ""})
-
-
-def test_delta_continues_the_whole_prompt(tiny: ChatTokenizer) -> None:
-    history = [USER, {"role": "assistant", "content": "sure"}]
-    whole = tiny.render_prompt([*history, RESULT])
-    before = tiny.render_prompt(history)
-    delta = tiny.render_delta([RESULT], sampled=tiny.closing)
-    close = len(before) - 1 - before[::-1].index(tiny.close_id or 0)
-    assert whole == [*before[: close + 1], *delta.glue_ids]
 
 
 def test_assistant_messages_and_nothing_are_refused(tiny: ChatTokenizer) -> None:
@@ -143,54 +112,6 @@ def test_a_sampled_header_is_not_written_again(make_tokenizer: MakeTokenizer) ->
     assert text(tokenizer, USER, last="word") == "<|user|>\ngo on<|assistant|>\n"
 
 
-TWO_CLOSES = (
-    "{% for m in messages %}{{ '<|start|>' + m.role + ':' + m.content + '<|end_text|><|end_turn|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant:' }}{% endif %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("last", "expected"),
-    [
-        ("<|end_turn|>", "<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
-        ("<|end_text|>", "[<|end_turn|>]<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
-        ("word", "[<|end_text|><|end_turn|>]<|start|>user:go on<|end_text|><|end_turn|><|start|>assistant:"),
-    ],
-)
-def test_two_closing_tokens_are_each_written_once(make_tokenizer: MakeTokenizer, last: str, expected: str) -> None:
-    tokenizer = make_tokenizer(TWO_CLOSES, ("<|start|>", "<|end_text|>", "<|end_turn|>"), eos="<|end_turn|>")
-    assert text(tokenizer, USER, last=last) == expected
-
-
-CALL_CLOSES = (  # a call ends otherwise than an answer, and an answer in history otherwise than the last one
-    "{% for m in messages %}{{ '<|start|>' + m.role + ':' }}"
-    "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson + '<|call|>' }}"
-    "{% else %}{{ m.content + ('<|return|>' if loop.last and m.role == 'assistant' else '<|end|>') }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant:' }}{% endif %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("message", "last", "expected"),
-    [
-        (RESULT, "<|call|>", "<|start|>tool:38<|end|><|start|>assistant:"),
-        (RESULT, "word", "[<|call|>]<|start|>tool:38<|end|><|start|>assistant:"),
-        (USER, "<|return|>", "<|start|>user:go on<|end|><|start|>assistant:"),
-        (USER, "word", "[<|end|>]<|start|>user:go on<|end|><|start|>assistant:"),
-    ],
-)
-def test_each_kind_of_turn_closes_its_own_way(
-    make_tokenizer: MakeTokenizer, message: dict[str, str], last: str, expected: str
-) -> None:
-    special = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
-    assert text(make_tokenizer(CALL_CLOSES, special, eos="<|return|>"), message, last=last) == expected
-
-
-def test_arguments_as_text_where_the_template_wants_text(make_tokenizer: MakeTokenizer) -> None:
-    template = LOOP.replace("m.content", "(m.tool_calls[0].function.arguments + '!' if m.tool_calls else m.content)")
-    assert "38<|im_end|>" in text(make_tokenizer(template + GENERATION), RESULT)
-
-
 def test_arguments_as_text_where_the_calls_are_of_earlier_turns(make_tokenizer: MakeTokenizer) -> None:
     template = LOOP.replace("m.content", "(m.tool_calls[0].function.arguments + '!' if m.tool_calls else m.content)")
     # What is written depends on the whole history, so that is rendered.
@@ -217,13 +138,6 @@ def test_a_printed_tool_name_must_be_known(make_tokenizer: MakeTokenizer) -> Non
         tokenizer.render_delta([nameless], sampled=tokenizer.closing, history=[USER])
 
 
-def test_white_space_behind_the_close_token_is_swallowed_as_in_history(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(LOOP + GENERATION)
-    delta = tokenizer.render_delta([USER], sampled=tokenizer.closing)
-    whole = tokenizer.encode("<|im_end|>" + tokenizer.decode(delta.glue_ids))
-    assert whole == [tokenizer.close_id, *delta.glue_ids]
-
-
 def test_named_templates_are_chosen_by_the_presence_of_tools(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(
         {"default": LOOP + GENERATION, "tool_use": LOOP.replace("m.content", "'T' + m.content") + GENERATION}
@@ -233,23 +147,6 @@ def test_named_templates_are_chosen_by_the_presence_of_tools(make_tokenizer: Mak
     with_tools = tokenizer.render_delta([USER], sampled=tokenizer.closing, tools=tools)
     assert "Tgo on" not in tokenizer.decode(plain.glue_ids)
     assert "Tgo on" in tokenizer.decode(with_tools.glue_ids)
-
-
-CALLS_FIRST = (  # results stand inside the policy's turn, in front of what it says; the turn stops where they begin
-    "{% for m in messages %}{% if m.role != 'tool' %}{{ '<|turn>' + m.role + '\n' }}"
-    "{% for c in m.tool_calls or [] %}{{ '<|call>' + c.function.arguments | tojson + '<call|><|result>' }}{% endfor %}"
-    "{% if m.tool_calls and loop.nextitem and loop.nextitem.role == 'tool' %}{{ loop.nextitem.content + '<result|>' }}"
-    "{% endif %}{{ m.content }}{% if not m.tool_calls %}{{ '<turn|>\n' }}{% endif %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt and messages[-1].role != 'tool' %}{{ '<|turn>assistant\n' }}{% endif %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("last", "expected"), [("<|result>", "38<result|>"), ("<call|>", "[<|result>]38<result|>")], ids=["stopped", "cut"]
-)
-def test_results_inside_the_policys_turn(make_tokenizer: MakeTokenizer, last: str, expected: str) -> None:
-    special = ("<|turn>", "<turn|>", "<|call>", "<call|>", "<|result>", "<result|>")
-    assert text(make_tokenizer(CALLS_FIRST, special, eos="<turn|>"), RESULT, last=last) == expected
 
 
 TWICE = (  # an answer ends by the same control string twice
@@ -284,15 +181,3 @@ def test_what_the_real_history_changes_is_written_as_it_says(make_tokenizer: Mak
         history = [{"role": "user", "content": said}, {"role": "assistant", "content": "sure"}]
         delta = tokenizer.render_delta([USER], sampled=tokenizer.closing, history=history)
         assert tokenizer.decode(delta.glue_ids).endswith(written)
-
-
-def test_another_stop_stands_for_the_end_also_where_headers_are_text(make_tokenizer: MakeTokenizer) -> None:
-    """The end of the system message stood for the next header, and the turn was ended twice."""
-    tokenizer = make_tokenizer(
-        "system: Help.<|im_end|>{% for m in messages %}{{ m.role + ': ' + m.content + '<|im_end|>' }}{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
-    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I said"}]
-    sampled = tokenizer.encode("I said<|endoftext|>")
-    found = tokenizer.render_delta([{"role": "user", "content": "go on"}], sampled=sampled, history=history)
-    assert tokenizer.decode([*found.close_ids, *found.glue_ids]) == "user: go on<|im_end|>assistant: "

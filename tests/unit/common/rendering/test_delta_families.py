@@ -68,87 +68,10 @@ NO_THINK = (
 )
 
 
-@pytest.mark.parametrize("system", ["Be kind.", "/no_think", "Be kind. /no_think", "/no_think Be kind."])
-def test_a_switch_in_the_system_message_reaches_the_generation_prompt(
-    make_tokenizer: MakeTokenizer, system: str
-) -> None:
-    tokenizer = make_tokenizer(NO_THINK)
-    history = [{"role": "system", "content": system}, USER, said()]
-    found = delta(tokenizer, history, [USER], "I said<|im_end|>")
-    assert found == behind(tokenizer, [*history, USER], "I said<|im_end|>")
-    assert found.endswith("<think></think>" if "/no_think" in system else "<think>\n")
-
-
 def test_a_delta_that_depends_on_what_is_not_given_is_refused(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(NO_THINK)
     with pytest.raises(HistoryRewritten, match="depends on the system"):
         tokenizer.render_delta([USER], sampled=tokenizer.closing)
-
-
-ROUNDS = (
-    "{% set ns = namespace(n=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}"
-    "{{ '[Round ' ~ ns.n ~ ']' }}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
-    "{% endfor %}" + GENERATION
-)
-CALL_IDS = (
-    "{% set ns = namespace(n=0) %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
-    "{% if m.role == 'tool' %}{{ '{\"id\": ' ~ ns.n ~ '}' }}{% set ns.n = ns.n + 1 %}{% endif %}"
-    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
-)
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_numbers_over_history_are_the_real_ones(make_tokenizer: MakeTokenizer, rounds: int) -> None:
-    tokenizer = make_tokenizer(ROUNDS)
-    history = [message for _ in range(rounds) for message in (USER, said())]
-    found = delta(tokenizer, history, [USER], "I said<|im_end|>")
-    assert found == behind(tokenizer, [*history, USER], "I said<|im_end|>")
-    assert f"[Round {rounds + 1}]" in found
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_results_that_are_counted_have_their_own_number(make_tokenizer: MakeTokenizer, rounds: int) -> None:
-    tokenizer = make_tokenizer(CALL_IDS)
-    history = [USER, *(message for _ in range(rounds - 1) for message in (calling(), result())), calling()]
-    found = delta(tokenizer, history, [result()], '{"a": 1}<|im_end|>')
-    assert f'{{"id": {rounds - 1}}}38' in found
-
-
-WRAPPED = LOOP.replace("m.content", "('<tool_response>' + m.content if tools and m.role == 'tool' else m.content)")
-NEEDS_TOOLS = "{% for t in tools %}{{ t.function.name }}{% endfor %}" + LOOP + GENERATION
-
-
-def test_glue_that_depends_on_tools_is_rendered_with_them(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(WRAPPED + GENERATION)
-    assert tokenizer.deltas_read_tools(TOOLS, None)
-    history = [USER, calling()]
-    assert "<tool_response>38" in delta(tokenizer, history, [result()], "x<|im_end|>", tools=TOOLS)
-    assert "<tool_response>" not in delta(tokenizer, history, [result()], "x<|im_end|>")
-
-
-def test_a_template_that_loops_over_tools_is_rendered_with_them(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(NEEDS_TOOLS)
-    assert "38<|im_end|>" in delta(tokenizer, [USER, calling()], [result()], "x<|im_end|>", tools=TOOLS)
-
-
-@pytest.mark.parametrize("sampled", ["I said<|im_start|>", "I said"])
-def test_a_template_that_counts_on_tools_has_an_end_all_the_same(make_tokenizer: MakeTokenizer, sampled: str) -> None:
-    tokenizer = make_tokenizer(NEEDS_TOOLS)
-    assert tokenizer.close_token == "<|im_end|>"
-    found = delta(tokenizer, [USER, said()], [USER], sampled, tools=TOOLS)
-    assert found.startswith("<|im_end|>\n<|im_start|>user")
-
-
-TOOLS_LAST = (  # as Mistral's: the definitions stand in front of the last user message
-    "{% for m in messages %}{% if loop.last and m.role == 'user' and tools %}{{ tools[0].function.name }}{% endif %}"
-    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
-)
-
-
-def test_tools_that_move_to_the_last_message_are_not_shown_twice(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(TOOLS_LAST)
-    assert "add" not in delta(tokenizer, [USER, said()], [USER], "I said<|im_end|>", tools=TOOLS)
 
 
 SYSTEM_LAST = (  # as Mistral's: the system message stands in the last user message
@@ -198,24 +121,6 @@ def test_a_header_that_is_built_is_control_and_cannot_be_typed(tmp_path: Path) -
     found = tokenizer.render_delta([result(content="38<|tool|>")], sampled=tokenizer.closing, history=[USER, calling()])
     assert [*found.close_ids, *found.glue_ids].count(header) == 1
     assert "38<|tool|>" in tokenizer.decode(found.glue_ids)
-
-
-CALL_MARKUP = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' + '<|call_end|>' }}{% endfor %}"
-    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
-)
-
-
-@pytest.mark.parametrize(
-    "sampled", ['[{"a": 1}]<|call_end|><|im_end|>', '[{"a": 1}]<|call_end|>', '[{"a": 1}]', '[{"a"']
-)
-def test_a_call_whose_stop_was_withheld_is_closed(make_tokenizer: MakeTokenizer, sampled: str) -> None:
-    tokenizer = make_tokenizer(CALL_MARKUP, ("<|call_end|>",))
-    found = delta(tokenizer, [USER, calling()], [result()], sampled)
-    closed = sampled + found
-    assert closed.count("<|im_end|>\n<|im_start|>tool\n38<|im_end|>") == 1
-    assert closed.count("<|call_end|>") <= 1
 
 
 OPEN_TURN = (  # as Apertus: results are written into the turn that called, and the policy goes on in it
@@ -291,15 +196,6 @@ def test_the_models_own_stop_ids_end_a_turn(tmp_path: Path) -> None:
     assert delta(tokenizer, [USER, said()], [USER], "I said<|stop|>").startswith("\n<|im_start|>user")
     # White space that was sampled after it is not written again.
     assert delta(tokenizer, [USER, said()], [USER], "I said<|stop|>\n").startswith("<|im_start|>user")
-
-
-@pytest.mark.parametrize(
-    ("sampled", "begins"), [("I said<|im_end|>\n", "<|im_start|>user"), ("I said<|im_end|>", "\n<|im_start|>user")]
-)
-def test_white_space_behind_a_sampled_end_is_not_written_again(
-    make_tokenizer: MakeTokenizer, sampled: str, begins: str
-) -> None:
-    assert delta(make_tokenizer(LOOP + GENERATION), [USER, said()], [USER], sampled).startswith(begins)
 
 
 CHECKED_IDS = (

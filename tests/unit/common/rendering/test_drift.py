@@ -2,7 +2,6 @@
 
 import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer
-from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.errors import TokenizerMismatch
 from rolloutpool_common.rendering import ChatTokenizer, DriftLabel, classify, verify_prompt_contains
@@ -66,33 +65,12 @@ def test_label(tiny: ChatTokenizer, sampled: str, echoed: str, label: DriftLabel
         assert classify(ledger, tiny.encode(echoed)[prefix:], tiny, prefix=prefix) is label
 
 
-def test_other_split_of_the_same_text(tiny: ChatTokenizer) -> None:
-    letters = [i for letter in "Calculate" for i in tiny.encode(letter)]
-    assert letters != tiny.encode("Calculate")
-    ledger = ledger_of(tiny, [*letters, *tiny.encode("<|im_end|>")])
-    echo = tiny.encode(HEADER + "Calculate<|im_end|>" + GLUE)
-    assert classify(ledger, echo, tiny) is DriftLabel.RETOKENIZED_SAME_TEXT
-
-
-def test_half_a_character(tiny: ChatTokenizer) -> None:
-    ledger = ledger_of(tiny, tiny.encode("🙂")[:-1])
-    echo = tiny.encode(HEADER + "\ufffd<|im_end|>" + GLUE)
-    assert classify(ledger, echo, tiny) is DriftLabel.REPLACEMENT_CHAR
-
-
 def test_typed_control_token_behind_the_last_sampled_id(tiny: ChatTokenizer) -> None:
     ledger = ledger_of(tiny, tiny.encode("Hi.<|im_end|>"))
     head = ledger.ids[: ledger.head]
     assert classify(ledger, [*head, *tiny.encode(GLUE)], tiny) is DriftLabel.NONE
     ledger.accept_echo([*head, *tiny.encode(GLUE, control=False)])
     assert classify(ledger, [*head, *tiny.encode(GLUE)], tiny) is DriftLabel.INJECTED_CONTROL_TOKEN
-
-
-def test_environment_text_between_two_turns(tiny: ChatTokenizer) -> None:
-    ledger = ledger_of(tiny, tiny.encode("Hi.<|im_end|>"))
-    ledger.append_sampled(tiny.encode("Ho.<|im_end|>"), [0.0] * len(tiny.encode("Ho.<|im_end|>")), turn=2)
-    echo = tiny.encode(HEADER + "Hi.<|im_end|>" + GLUE.replace("y", "z") + "Ho.<|im_end|>")
-    assert classify(ledger, echo, tiny) is DriftLabel.GLUE_REWRITTEN
 
 
 def test_a_prompt_that_changes_before_anything_was_sampled(tiny: ChatTokenizer) -> None:
@@ -113,16 +91,6 @@ MESSAGES = [
     {"role": "system", "content": "You are a calculator."},
     {"role": "user", "content": 'Calculate  15 + 23,\nplease: "naïve" e\u0301'},
 ]
-
-
-def test_own_prompt_contains_the_messages(tiny: ChatTokenizer) -> None:
-    verify_prompt_contains(tiny, tiny.render_prompt(MESSAGES), MESSAGES)
-
-
-@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "Calculate"}], ["Calculate"]])
-def test_content_may_be_missing_or_in_parts(tiny: ChatTokenizer, content: object) -> None:
-    prompt = tiny.encode("<|im_start|>user\nCalculate<|im_end|>")
-    verify_prompt_contains(tiny, prompt, [{"role": "user", "content": content}])
 
 
 def test_other_messages_are_noticed(tiny: ChatTokenizer) -> None:
@@ -155,17 +123,6 @@ def test_a_prompt_that_equals_our_own_is_no_mismatch(make_tokenizer: MakeTokeniz
     other = tokenizer.render_prompt([messages[0], {"role": "user", "content": "another question"}], tools=tools)
     with pytest.raises(TokenizerMismatch, match=r"\[1\]"):
         verify_prompt_contains(tokenizer, other, messages, tools=tools)
-
-
-@pytest.mark.real_tokenizer
-def test_mistral_worker_and_qwen_trainer() -> None:
-    mistral, qwen = real_tokenizer("mistral_nemo"), real_tokenizer("qwen2_5")
-    verify_prompt_contains(mistral, mistral.render_prompt(MESSAGES), MESSAGES)
-    verify_prompt_contains(qwen, qwen.render_prompt(MESSAGES), MESSAGES)
-    with pytest.raises(TokenizerMismatch, match="mistral_nemo"):
-        verify_prompt_contains(mistral, qwen.render_prompt(MESSAGES), MESSAGES)
-    with pytest.raises(TokenizerMismatch, match="qwen2_5"):
-        verify_prompt_contains(qwen, mistral.render_prompt(MESSAGES), MESSAGES)
 
 
 def test_a_prompt_whose_typed_text_was_cut_is_no_mismatch(tiny: ChatTokenizer, make_tokenizer: MakeTokenizer) -> None:

@@ -47,17 +47,6 @@ def play(tokenizer: ChatTokenizer, rounds: int) -> tuple[list[int], list[int], i
     return ours, [len(rerender(tokenizer, conversation(n))) for n in range(1, rounds + 1)], increments
 
 
-def test_after_some_checks_only_new_messages_are_rendered(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(CHATML)
-    shares = []
-    for _ in range(CHECKS + 1):
-        ours, truth, increments = play(tokenizer, 20)
-        assert ours == truth
-        shares.append(increments)
-    # Rounds 1, 2, 4, 8 and 16 are checked in the first conversations, and one use of each `EVERY` always.
-    assert shares[0] < 19 <= shares[-1]
-
-
 @pytest.mark.parametrize("parsed", [False, True])
 def test_a_usual_increment_is_few_calls(make_tokenizer: MakeTokenizer, parsed: bool) -> None:
     """Of Python functions. Each used to be a render, of 315 and more."""
@@ -81,16 +70,6 @@ def test_a_template_that_rewrites_history_is_counted_whole(
         ours, truth, increments = play(tokenizer, 20)
     assert (ours, increments) == (truth, 0)
     assert [record.getMessage().count("rewrites earlier messages") for record in caplog.records] == [1]
-
-
-def test_a_new_user_message_is_counted_whole(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(CHATML)
-    for _ in range(CHECKS + 1):
-        play(tokenizer, 4)
-    counter = RerenderCounter(tokenizer, tools=None, template_kwargs=None)
-    counter.count([QUESTION])
-    assert counter.count_new([QUESTION, *a_round(0), {"role": "user", "content": "Sure?"}]) is None
-    assert counter.count_new([QUESTION, *a_round(0)]) is not None
 
 
 def test_what_the_trainer_reported_is_what_increments_are_added_to(make_tokenizer: MakeTokenizer) -> None:

@@ -23,18 +23,6 @@ TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_alias_and_directory_are_the_same_tokenizer() -> None:
-    alias, directory = load_tokenizer(TINY), load_tokenizer(str(TINY_TOKENIZER))
-    assert (alias.name, directory.name) == (TINY, str(TINY_TOKENIZER))
-    assert alias.fingerprint == directory.fingerprint
-
-
-def test_ids_are_those_of_tokenizer_json() -> None:
-    reference = Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json"))
-    text = "Calculate 15 + 23\n\tnaïve 🙂 <|im_end|>"
-    assert load_tokenizer(TINY).encode(text) == reference.encode(text, add_special_tokens=False).ids
-
-
 def test_fingerprint_tells_templates_apart(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, TEMPLATE)
     first = load_tokenizer(str(tmp_path)).fingerprint

@@ -48,22 +48,6 @@ def test_typed_control_tokens_are_in_the_text_but_not_among_the_ids() -> None:
     assert TOKENIZER.decode(got.ids) == got.text
 
 
-def test_a_prompt_is_a_conversation_with_a_generation_prompt() -> None:
-    messages = conversation("hi", "ho")
-    prompt = TOKENIZER.render_prompt(messages)
-    rendered = TOKENIZER.render_conversation(messages)
-    assert tuple(prompt[: len(rendered.ids)]) == rendered.ids
-    assert TOKENIZER.decode(prompt[len(rendered.ids) :]) == "<|im_start|>assistant\n"
-
-
-def test_pieces_are_looked_up_as_the_vocabulary_spells_them() -> None:
-    (hello,) = TOKENIZER.encode(" the")
-    assert TOKENIZER.token_id("\u0120the") == hello
-    assert TOKENIZER.token_id(" the") is None
-    assert TOKENIZER.token_id("<|im_end|>") == TOKENIZER.close_id
-    assert TOKENIZER.token_id("") is None
-
-
 def test_a_template_may_be_given_where_there_is_none(tmp_path: Path) -> None:
     directory = tmp_path / "bare"
     shutil.copytree(TINY_TOKENIZER, directory)

@@ -207,14 +207,6 @@ def test_what_differs_by_what_is_not_printed_differs_here(
             assert text(tokenizer, found) == whole.rpartition("It is 38.<|im_end|>")[2]
 
 
-def test_what_reads_history_goes_by_the_rule(make_tokenizer: MakeTokenizer, renders: Renders) -> None:
-    tokenizer = make_tokenizer(COUNTED)
-    for past in (1, 2, 3, 3, 3):
-        assert text(tokenizer, delta(tokenizer, "word", past)) == behind(tokenizer, "word", past)
-    assert tokenizer.deltas_read_history
-    assert renders.found == 5
-
-
 def test_words_that_make_a_template_raise_are_refused_each_time(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer(STRICT)
     history = [{"role": "user", "content": "Hi"}, SAID]
@@ -307,10 +299,3 @@ def test_without_a_history_only_what_is_independent_of_one_is_rendered(make_toke
     assert text(tokenizer, found) == behind(tokenizer, "word")
     with pytest.raises(HistoryRewritten, match="depends on the history, which is not given"):
         make_tokenizer(COUNTED).render_delta([{"role": "user", "content": "word"}], sampled=tokenizer.closing)
-
-
-def test_a_proof_says_what_a_template_reads(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(COUNTED)
-    proof: Proof = tokenizer.delta_proof([{"role": "user", "content": "x"}], history=[USER, SAID])
-    assert (proof.parts, proof.independent) == (None, False)
-    assert "messages | length" in proof.reasons[0].construct

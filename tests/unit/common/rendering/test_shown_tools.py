@@ -29,11 +29,6 @@ def test_shown_are_those_that_were_rendered(tiny: ChatTokenizer, shown: list[dic
     assert find_shown_tools(tiny, ids, TOOLS) == {each["function"]["name"]: each in shown for each in TOOLS}
 
 
-def test_a_message_that_says_a_name_shows_no_tool(tiny: ChatTokenizer) -> None:
-    ids = tiny.render_prompt([{"role": "user", "content": "add search bare: Adds two, looks up"}])
-    assert find_shown_tools(tiny, ids, TOOLS) == {"add": False, "search": False, "bare": False}
-
-
 XML = (
     "{% for t in tools %}<tool><n>{{ t.function.name }}</n> {{ t.function.description }}</tool>{% endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

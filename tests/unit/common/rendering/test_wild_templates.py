@@ -175,14 +175,6 @@ def test_what_a_template_takes_only_after_an_answer_is_exact_there_and_refused_e
             assert [*sampled, *delta.close_ids, *delta.glue_ids] == theirs.ids(whole), (past, end)
 
 
-def test_a_switch_with_a_name_is_a_word_and_a_role_is_none(
-    loaded: dict[str, tuple[ChatTokenizer, Transformers]],
-) -> None:
-    tokenizer, _ = loaded["named_switch"]
-    assert tokenizer.template_words(None) == ("/quiet", "/short")
-    assert loaded["last_switch"][0].template_words(None) == ("/think", "/no_think", "</think>", "<end>")
-
-
 @pytest.mark.parametrize("parsed", [False, True])
 @pytest.mark.parametrize("name", ALL)
 def test_prompts_are_counted_as_trainers_render_them_that_do_so_again(
@@ -238,14 +230,6 @@ QUESTIONS_WITH_TOOLS = (
     "{{ ' (tools: ' ~ tools | length ~ ')' if tools and m.role == 'user' }}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
-
-def test_tools_that_are_shown_with_each_question_are_read(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(QUESTIONS_WITH_TOOLS)
-    # Else a worker would leave them out of all deltas.
-    assert tokenizer.deltas_read_tools(TOOLS, None)
-    delta = tokenizer.render_delta([NEXT], sampled=tokenizer.closing, history=[USER, ANSWER], tools=TOOLS)
-    assert "And now? (tools: 2)" in tokenizer.decode(delta.glue_ids)
 
 
 DESCRIBED = QUESTIONS_WITH_TOOLS.replace("tools | length", "tools[0].function.description")

@@ -7,6 +7,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.results import LONG_SAMPLE, completed
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
@@ -81,7 +82,7 @@ def answer_of(document: bytes) -> bytes:
     return made.model_dump_json().encode()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(60, 400), deadline=None)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=4),
     metadata=DICTS,

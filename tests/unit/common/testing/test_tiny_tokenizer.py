@@ -87,42 +87,6 @@ def test_vocabulary(auto: Any) -> None:
     assert sum(not token.special for token in added) == 8
 
 
-def test_template_writes_tools_calls_results_and_thinking(auto: Any) -> None:
-    assert render(auto, CONVERSATION[:5], tools=TOOLS) == (
-        "<|im_start|>system\nBe brief.\n\n"
-        "# Tools\n\nYou may call one or more of these functions.\n<tools>\n"
-        + json.dumps(TOOLS[0])
-        + "\n</tools>\n\nWrite each call as a JSON object between tags:\n"
-        '<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call><|im_end|>\n'
-        "<|im_start|>user\nCalculate 15 + 23<|im_end|>\n"
-        '<|im_start|>assistant\n<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'
-        "<|im_end|>\n"
-        "<|im_start|>tool\n<tool_response>\n38\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n<think>\nOnly report it.\n</think>\n\nThe result is 38.<|im_end|>\n"
-    )
-
-
-def test_template_keeps_string_arguments_and_separates_parallel_calls(
-    auto: Any,
-) -> None:
-    calls = [
-        {"type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}},
-        {"type": "function", "function": CALL},
-    ]
-    text = render(auto, [{"role": "assistant", "content": "Both.", "tool_calls": calls}])
-    assert text == (
-        '<|im_start|>assistant\nBoth.\n<tool_call>\n{"name": "add", "arguments": {"a":1,"b":2}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call><|im_end|>\n'
-    )
-
-
-def test_generation_prompt_may_open_a_thought(auto: Any) -> None:
-    messages = CONVERSATION[1:2]
-    plain = render(auto, messages, add_generation_prompt=True)
-    assert plain.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    assert render(auto, messages, add_generation_prompt=True, enable_thinking=True) == plain + "<think>\n"
-
-
 def test_template_is_append_only(auto: Any) -> None:
     whole = render(auto, CONVERSATION, tools=TOOLS)
     for end, message in enumerate(CONVERSATION):
@@ -146,12 +110,3 @@ def test_generation_spans_are_what_the_policy_samples(auto: Any) -> None:
         "<think>\nOnly report it.\n</think>\n\nThe result is 38.<|im_end|>",
         "You're welcome.<|im_end|>",
     ]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [{"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "developer", "content": "x"}],
-)
-def test_template_refuses_what_it_cannot_write(auto: Any, message: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match=r"content must be a string or null|unknown role developer"):
-        render(auto, [message])

@@ -31,14 +31,3 @@ EXPECTED = Sample(
 
 def test_the_sample_of_a_context() -> None:
     assert sample_of(IDS, SEGMENTS) == EXPECTED
-
-
-def test_it_is_what_a_client_reads() -> None:
-    assert Sample.model_validate_json(sample_of(IDS, SEGMENTS).model_dump_json()) == EXPECTED
-
-
-def test_text_before_the_first_sampled_id_is_prompt() -> None:
-    segments = [Segment(SegmentKind.PROMPT, 0, 1, 0), Segment(SegmentKind.GLUE, 1, 1, 0)]
-    segments.append(Segment(SegmentKind.SAMPLED, 2, 1, 1, (-1.0,), train=True))
-    sample = sample_of(array("I", [1, 7, 8]), segments)
-    assert (sample.prompt_ids, sample.response_ids) == ([1, 7], [8])

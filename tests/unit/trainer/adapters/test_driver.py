@@ -4,41 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.support.api_documents import failed
 from tests.support.stub_pool import Answer, StubPool
 
-from rolloutpool_trainer.adapters.driver import PoolDriver, conversation, is_sample
+from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
 from rolloutpool_trainer.errors import PoolUnavailable
 
 ITEMS = [{"messages": conversation(text)} for text in ("one", "two", "three")]
-
-
-def submitted(pool: StubPool) -> list[list[str]]:
-    bodies = [request.body for request in pool.requests if request.method == "POST"]
-    return [[item["messages"][0]["content"] for item in body["rollouts"]] for body in bodies]
-
-
-async def test_results_are_in_the_order_of_the_request(
-    pool: StubPool, driver: PoolDriver, ends: Callable[..., None]
-) -> None:
-    ends([{}, failed("policy"), {}])
-    results = await driver.run(ITEMS)
-    assert [result.index for result in results] == [0, 1, 2]
-    assert all(map(is_sample, results))
-    body = pool.requests[0].body
-    assert body["trainer"] == {"server_urls": ["http://h:1"]}
-    assert body["defaults"] == {"tokenizer_name": "t"}
-
-
-async def test_what_failed_runs_again_and_keeps_its_place(
-    pool: StubPool, driver: PoolDriver, ends: Callable[..., None]
-) -> None:
-    expired = {"status": "expired", "finish_reason": "deadline"}
-    ends([failed(), {}, expired], [{"response_tokens": 7}, failed()])
-    results = await driver.run(ITEMS)
-    assert submitted(pool) == [["one", "two", "three"], ["one", "three"]]
-    assert [result.response_tokens for result in results] == [7, 2, 2]
-    assert [is_sample(result) for result in results] == [True, True, False]
 
 
 def test_a_framework_that_blocks(driver: PoolDriver, ends: Callable[..., None]) -> None:

@@ -180,15 +180,6 @@ def test_watch_ends_with_the_batch(pool: StubPool) -> None:
     assert len(pool.requests) == 2
 
 
-def test_show_prints_ids_without_a_tokenizer(pool: StubPool) -> None:
-    pool.on("GET", "/v1/rollouts/r0", Answer(body=view()))
-    done = run("show", "r0")
-    assert done.exit_code == 0
-    assert "⟪prompt 2⟫ 1 2 \n⟪turn 1 · 2 sampled⟫ ⟦3 4 ⟧\n" in done.stdout
-    assert "trained 2 of 4 tokens" in done.stdout
-    assert "--tokenizer NAME" in done.stderr
-
-
 def test_show_prints_text_with_one(pool: StubPool) -> None:
     from rolloutpool_common.rendering import load_tokenizer
 

@@ -59,16 +59,6 @@ def test_a_key_for_secrets_is_one_and_new_each_time() -> None:
     assert Fernet(first.strip()).decrypt(Fernet(first.strip()).encrypt(b"x")) == b"x"
 
 
-def test_the_key_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
-    with stub_pool() as pool:
-        pool.on(*WORKERS, Answer(body={"workers": []}))
-        for given in (None, "k-own"):
-            with RolloutClient(pool.url, given) as client:
-                client.workers()
-    assert [request.headers["Authorization"] for request in pool.requests] == ["Bearer k-env", "Bearer k-own"]
-
-
 async def test_the_async_client_takes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUTPOOL_API_KEY", "k-env")
     with stub_pool() as pool:

@@ -14,7 +14,7 @@ from rolloutpool_trainer.client.groups import GroupCollector, select
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.errors import NotFound, RefillImpossible
+from rolloutpool_trainer.errors import RefillImpossible
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 REFILL = "b" + "1" * 32
@@ -40,25 +40,6 @@ def accept(pool: StubPool, *batches: tuple[str, int]) -> None:
         {"batch_id": name, "total": total, "rollouts": [f"{name}-{i}" for i in range(total)]} for name, total in batches
     ]
     pool.on("POST", "/v1/batches", *(Answer(202, receipt) for receipt in receipts))
-
-
-def test_a_group_comes_when_its_last_rollout_has_ended(pool: StubPool, client: RolloutClient) -> None:
-    groups = ["a", "b", "a", None, "b"]
-    order: dict[int, dict[str, Any]] = {i: {} for i in (4, 0, 3, 2, 1)}
-    lay_out(pool, BATCH, groups, order)
-    found = list(client.batch(BATCH).groups_as_completed())
-    assert [(group.group, [r.index for r in group.rollouts]) for group in found] == [
-        (None, [3]),
-        ("a", [0, 2]),
-        ("b", [1, 4]),
-    ]
-    assert "fields=group" in pool.requests[0].path
-
-
-def test_a_batch_that_is_gone_is_an_error(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("GET", f"/v1/batches/{BATCH}/rollouts", Answer(404, {"error": {"message": "no such batch"}}))
-    with pytest.raises(NotFound):
-        list(client.batch(BATCH).groups_as_completed())
 
 
 def test_what_cannot_be_trained_is_left_out_and_counted(pool: StubPool, client: RolloutClient) -> None:
@@ -87,14 +68,6 @@ def test_what_cannot_be_trained_is_left_out_and_counted(pool: StubPool, client: 
     summary = batch.summary()
     assert (summary["rollouts"], summary["groups/usable"], summary["groups/dropped"]) == (8, 1, 1)
     assert summary["dropped/infra/network_error"] == summary["failures/infra/network_error"] == 1
-
-
-def test_the_caller_may_leave_out_more(pool: StubPool, client: RolloutClient) -> None:
-    lay_out(pool, BATCH, ["a", "a"], {0: {}, 1: {}})
-    batch = client.batch(BATCH)
-    (group,) = batch.trainable_groups(drop=lambda rollout: "judge failed" if rollout.index else None)
-    assert [rollout.index for rollout in group.rollouts] == [0]
-    assert batch.dropped == {"judge failed": 1}
 
 
 def test_failed_siblings_run_again(pool: StubPool, client: RolloutClient) -> None:
@@ -136,16 +109,6 @@ def test_a_refill_ends_after_so_many_times(pool: StubPool, client: RolloutClient
     keys = [request.headers["Idempotency-Key"] for request in posts]
     assert len(set(keys)) == 3
     assert [key.split("/")[:3] for key in keys[1:]] == [["refill", BATCH, "1"], ["refill", BATCH, "2"]]
-
-
-def test_what_a_refill_cannot_mend_is_not_refilled(pool: StubPool, client: RolloutClient) -> None:
-    groups = ["a", "b", "c", "c"]
-    accept(pool, (BATCH, 4))
-    cancelled = {"status": "cancelled", "finish_reason": "cancelled"}
-    lay_out(pool, BATCH, groups, {0: failed("request", "validation_error"), 1: cancelled, 2: {}, 3: failed()})
-    batch = client.submit([{"messages": MESSAGES, "group": group} for group in groups])
-    assert [group.group for group in batch.trainable_groups(refill=3)] == ["c"]
-    assert len([request for request in pool.requests if request.method == "POST"]) == 1
 
 
 def test_a_batch_that_was_looked_up_has_no_prompts_to_run_again(pool: StubPool, client: RolloutClient) -> None:
@@ -224,8 +187,3 @@ def test_ten_thousand_rollouts_are_grouped_and_refilled_in_no_time() -> None:
     assert len(groups) == count // size
     assert [len(items) for items in again] == [size - 1] * len(groups)
     assert {item["group"] for items in again for item in items} == {f"g{i}" for i in range(count // size)}  # type: ignore[index]
-
-
-def test_a_group_of_nothing_is_never_usable(pool: StubPool, client: RolloutClient) -> None:
-    lay_out(pool, BATCH, ["a"], {0: failed()})
-    assert list(client.batch(BATCH).trainable_groups(min_usable=0)) == []

@@ -21,11 +21,3 @@ def test_all_are_due_several_times_in_a_lease() -> None:
     assert renewal.due() == []
     clock.now += 1.0
     assert renewal.due() == ["b0", "b1"]
-
-
-def test_without_a_lease_nothing_is_due() -> None:
-    clock = Clock()
-    renewal = LeaseRenewal(None, clock)
-    renewal.open["b0"] = None
-    clock.now += 1e9
-    assert renewal.due() == []

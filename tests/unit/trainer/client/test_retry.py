@@ -47,12 +47,3 @@ def test_what_the_pool_asks_for_is_honoured_within_reason(clock: list[float]) ->
     date = insisting.after_answer(answer(503, **{"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))
     assert date is not None
     assert date <= patience.BACKOFF.longest_s
-
-
-@pytest.mark.parametrize("status", [200, 202, 400, 404, 409, 422, 500])
-def test_other_answers_are_for_reading(status: int) -> None:
-    assert RetryPolicy(calls.health(), "http://pool", 60.0).after_answer(answer(status)) is None
-
-
-def test_not_ready_is_an_answer() -> None:
-    assert RetryPolicy(calls.readiness(), "http://pool", 60.0).after_answer(answer(503)) is None

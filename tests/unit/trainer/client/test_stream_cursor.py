@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from tests.support.answered_pool import RUN
-from tests.support.api_documents import failed, group_column, results_page, status, version_segment
+from tests.support.api_documents import group_column, results_page, status, version_segment
 from tests.support.stream_batches import accept, lay_out, name_of, posts, prompts, seen
 from tests.support.stub_pool import Answer, StubPool, stub_pool
 
-from rolloutpool_trainer.client.aio_stream import LEASE_SECONDS
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import NotFound, PoolUnavailable
@@ -29,30 +28,6 @@ def pool() -> Iterator[StubPool]:
 def client(pool: StubPool) -> Iterator[RolloutClient]:
     with RolloutClient(pool.url, timeout=0.0) as made:
         yield made
-
-
-def test_batches_are_submitted_ahead_and_read_in_order(pool: StubPool, client: RolloutClient) -> None:
-    accept(pool, 0, 1, 2)
-    for position in range(3):
-        lay_out(pool, position)
-    stream = RolloutStream(client, prompts(3), in_flight=2, **OPTIONS)
-    groups = iter(stream)
-    assert seen(next(groups)) == "0a"
-    assert posts(pool) == ["0a", "1a"]
-    assert [seen(group) for group in groups] == ["0b", "1a", "1b", "2a", "2b"]
-    assert posts(pool) == ["0a", "1a", "2a"]
-    assert list(stream) == []
-    assert pool.requests[0].body["run"] == "job"
-
-
-def test_its_batches_end_with_their_trainer(pool: StubPool, client: RolloutClient) -> None:
-    accept(pool, 0, 1)
-    lay_out(pool, 0)
-    list(RolloutStream(client, prompts(1), **OPTIONS))
-    lay_out(pool, 1)
-    list(RolloutStream(client, prompts(1), lease_seconds=None, **OPTIONS))
-    bodies = [request.body for request in pool.requests if request.method == "POST"]
-    assert [body.get("lease_seconds") for body in bodies] == [LEASE_SECONDS, None]
 
 
 def test_while_one_batch_is_read_the_leases_of_the_others_go_on(pool: StubPool, client: RolloutClient) -> None:
@@ -77,17 +52,6 @@ def test_what_a_lease_has_ended_is_sampled_again(pool: StubPool, client: Rollout
     assert posts(pool) == ["0a", "0a"]
 
 
-def test_what_is_too_old_is_left_out(pool: StubPool, client: RolloutClient) -> None:
-    accept(pool, 0)
-    versions = [version_segment(version) for version in ("step-3", "step-4", "step-1", "main")]
-    lay_out(pool, 0, dict(enumerate(versions)))
-    stream = RolloutStream(client, prompts(1), max_staleness=1, **OPTIONS)
-    stream.version = 4
-    groups = list(stream)
-    assert [[rollout.index for rollout in group.rollouts] for group in groups] == [[0, 1], [3]]
-    assert stream.dropped == {"stale": 1}
-
-
 def announced(pool: StubPool) -> list[tuple[int, bool]]:
     """The versions that were announced, and whether they might be lower than the one before."""
     bodies = [request.body for request in pool.requests if request.method == "PUT"]
@@ -109,19 +73,6 @@ def test_the_pool_is_told_the_version_once_and_compares_as_well(pool: StubPool, 
     assert announced(pool) == [(7, True), (8, False), (6, True)]
     bodies = [request.body for request in pool.requests if request.method == "POST"]
     assert [(body["max_staleness"], body["on_stale"]) for body in bodies] == [(2, "finish")] * 3
-
-
-@pytest.mark.parametrize("options", [{"run": None}, {"max_staleness": None}])
-def test_without_a_run_or_a_limit_the_pool_compares_nothing(
-    pool: StubPool, client: RolloutClient, options: dict[str, Any]
-) -> None:
-    accept(pool, 0)
-    lay_out(pool, 0)
-    stream = RolloutStream(client, prompts(1), **{**OPTIONS, **options})
-    stream.version = 4
-    list(stream)
-    assert [request.body for request in pool.requests if "max_staleness" in (request.body or {})] == []
-    assert announced(pool) == ([] if "run" in options else [(4, True)])
 
 
 def test_a_version_that_could_not_be_announced_is_announced_again(pool: StubPool, client: RolloutClient) -> None:
@@ -153,15 +104,6 @@ def test_what_the_pool_has_dropped_is_counted_as_stale(pool: StubPool, client: R
     summary = stream.summary()
     assert (summary["stale/dropped"], summary["stale/not_started"], summary["stale/finished"]) == (1, 1, 1)
     assert (summary["dropped/stale"], summary["rollouts/cancelled"]) == (3, 2)
-
-
-def test_groups_that_lose_too_much_are_left_out(pool: StubPool, client: RolloutClient) -> None:
-    accept(pool, 0)
-    lay_out(pool, 0, {0: version_segment("1"), 1: version_segment("3"), 2: failed()})
-    stream = RolloutStream(client, prompts(1), min_usable=2, **OPTIONS)
-    stream.version = 3
-    assert list(stream) == []
-    assert stream.dropped == {"stale": 1, "infra:network_error": 1, "group": 2}
 
 
 def test_another_process_goes_on(pool: StubPool, client: RolloutClient) -> None:
@@ -261,23 +203,6 @@ def test_a_cursor_of_other_prompts_is_refused(pool: StubPool, client: RolloutCli
         RolloutStream(client, prompts(1), cursor=stream.cursor, **OPTIONS)
     with pytest.raises(ValueError, match="in_flight"):
         RolloutStream(client, [], in_flight=0)
-
-
-def test_the_summary_is_that_of_the_last_groups_batch(pool: StubPool, client: RolloutClient) -> None:
-    accept(pool, 0, 1)
-    lay_out(pool, 0, {0: failed()})
-    lay_out(pool, 1, {index: version_segment("step-2") for index in range(4)})
-    stream = RolloutStream(client, prompts(2), max_staleness=None, **OPTIONS)
-    assert stream.summary() == {}
-    stream.version = 3
-    groups = iter(stream)
-    next(groups)
-    next(groups)
-    assert stream.summary()["dropped/infra/network_error"] == 1
-    list(groups)
-    summary = stream.summary()
-    assert (summary["rollouts"], summary["staleness/max"]) == (4, 1)
-    assert "dropped/infra/network_error" not in summary
 
 
 def test_what_is_in_flight_can_be_ended(pool: StubPool, client: RolloutClient) -> None:

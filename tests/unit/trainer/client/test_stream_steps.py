@@ -184,13 +184,6 @@ def test_a_stream_of_which_nothing_is_kept_is_an_error(pool: StubPool, client: R
         list(stream)
 
 
-def test_a_stream_of_which_little_is_kept_is_none(pool: StubPool, client: RolloutClient) -> None:
-    count = 2 * MOST_REFUSED
-    asked = batches(pool, count)
-    stream = RolloutStream(client, asked, keep=lambda group: int(group.rollouts[0].batch_id[1:]) % 29 == 28, **OPTIONS)
-    assert len(list(stream)) == 2 * (count // 29)
-
-
 @pytest.mark.parametrize(("answer", "error"), [(None, "keep returned None"), (ZeroDivisionError("x"), "x")])
 def test_a_condition_that_fails_loses_nothing(pool: StubPool, client: RolloutClient, answer: Any, error: str) -> None:
     faults = [answer]
@@ -207,21 +200,6 @@ def test_a_condition_that_fails_loses_nothing(pool: StubPool, client: RolloutCli
     with pytest.raises((TypeError, ZeroDivisionError), match=error):
         list(stream.steps(2))
     assert names(list(stream.steps(2))) == ["0a+0b"]
-
-
-def test_groups_that_were_trained_are_not_asked_about_again(pool: StubPool, client: RolloutClient) -> None:
-    asked = batches(pool, 1)
-    before = RolloutStream(client, asked, **OPTIONS)
-    next(iter(before))
-    heard: list[str] = []
-
-    def keep(group: TrainableGroup) -> bool:
-        heard.append(seen(group))
-        return True
-
-    after = RolloutStream(client, asked, keep=keep, refill=1, **OPTIONS)
-    after.load_state_dict(before.state_dict())
-    assert [seen(group) for group in after] == heard == ["0b"]
 
 
 class App:

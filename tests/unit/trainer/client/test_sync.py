@@ -1,6 +1,5 @@
 """The blocking client against a scripted API on a real socket."""
 
-import json
 import pickle
 from collections.abc import Iterator
 
@@ -66,21 +65,6 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
     }
 
 
-def test_a_label_is_one_of_the_labels(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("POST", "/v1/batches", Answer(202, accepted()))
-    client.submit([{"messages": MESSAGES}], label="step 12")
-    client.submit([{"messages": MESSAGES}], label="step 13", labels={"seed": "1", "label": "old"})
-    labels = [request.body["labels"] for request in pool.requests]
-    assert labels == [{"label": "step 12"}, {"seed": "1", "label": "step 13"}]
-
-
-@pytest.mark.parametrize("trainer", ["http://h:1", ["http://h:1"], {"server_urls": ["http://h:1"]}])
-def test_trainer_may_be_urls(pool: StubPool, client: RolloutClient, trainer: object) -> None:
-    pool.on("POST", "/v1/batches", Answer(202, accepted()))
-    client.submit([{"messages": MESSAGES}], trainer=trainer)  # type: ignore[arg-type]
-    assert pool.requests[0].body["trainer"] == {"server_urls": ["http://h:1"]}
-
-
 def test_models_are_sent_as_far_as_they_were_set(pool: StubPool, client: RolloutClient) -> None:
     pool.on("POST", "/v1/batches", Answer(202, accepted()))
     item = RolloutItem(messages=[Message(role="user", content="hi")], max_turns=3)
@@ -101,13 +85,6 @@ def test_a_lost_submission_is_sent_again_under_the_same_key(pool: StubPool, clie
     assert bodies[0] == bodies[1] == bodies[2]
 
 
-def test_two_submissions_have_two_keys(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("POST", "/v1/batches", Answer(202, accepted()))
-    client.submit([{"messages": MESSAGES}])
-    client.submit([{"messages": MESSAGES}])
-    assert len({request.headers["Idempotency-Key"] for request in pool.requests}) == 2
-
-
 def test_results_come_once_each_whatever_is_repeated(pool: StubPool, client: RolloutClient) -> None:
     again = page(0, 1)
     pool.on("GET", RESULTS, Answer(body=page(0)), Answer(body=again), Answer(body=page(2, complete=True)))
@@ -116,12 +93,6 @@ def test_results_come_once_each_whatever_is_repeated(pool: StubPool, client: Rol
     assert [result.cursor for result in results] == ["0-0", "1-0", "2-0"]
     assert results[0].status is RolloutStatus.COMPLETED
     assert results[0].samples[0].response_ids == [3, 4]
-
-
-def test_results_follow_the_cursor(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("GET", RESULTS, Answer(body=page(5)), Answer(body=page(6, complete=True)))
-    list(client.batch(BATCH).results(cursor="4-0"))
-    assert [request.path.partition("?")[2].split("&")[0] for request in pool.requests] == ["cursor=4-0", "cursor=5-0"]
 
 
 def test_results_live_through_a_restart_of_the_api(pool: StubPool, client: RolloutClient) -> None:
@@ -169,14 +140,6 @@ def test_wait_gives_up_in_time(pool: StubPool, client: RolloutClient) -> None:
     pool.on("GET", f"/v1/batches/{BATCH}", Answer(body=status(state="running")))
     with pytest.raises(TimeoutError, match="not ended within 0 s"):
         client.batch(BATCH).wait(timeout=0)
-
-
-def test_cancel(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("DELETE", f"/v1/batches/{BATCH}", Answer(body={}))
-    pool.on("DELETE", "/v1/rollouts/a%2Fb", Answer(body={}))
-    client.batch(BATCH).cancel()
-    client.cancel_rollout("a/b")
-    assert [request.path for request in pool.requests] == [f"/v1/batches/{BATCH}", "/v1/rollouts/a%2Fb"]
 
 
 def test_rollout_v1(pool: StubPool, client: RolloutClient) -> None:
@@ -253,20 +216,6 @@ def test_errors_have_types(
     assert (str(again), again.status) == (str(caught.value), caught.value.status)
 
 
-def test_a_rejection_carries_every_fault(pool: StubPool, client: RolloutClient) -> None:
-    faults = [
-        {"path": "rollouts[3].messages[0].role", "message": "unknown role"},
-        {"path": "defaults", "message": "no"},
-    ]
-    rejection = {"error": {"message": "rejected", "faults": faults, "total_faults": 7}}
-    pool.on("POST", "/v1/batches", Answer(422, rejection))
-    with pytest.raises(errors.BatchRejected, match=r"rollouts\[3\]\.messages\[0\]\.role: unknown role") as caught:
-        client.submit([{"messages": []}])
-    error = pickle.loads(pickle.dumps(caught.value))
-    assert [fault.path for fault in error.faults] == ["rollouts[3].messages[0].role", "defaults"]
-    assert error.total_faults == 7
-
-
 def test_a_v1_refusal_does_not_repeat_the_prompt(pool: StubPool, client: RolloutClient) -> None:
     detail = [{"loc": ["body", "messages"], "msg": "too short", "input": "secret prompt"}]
     pool.on("POST", "/rollout", Answer(422, {"detail": detail}))
@@ -282,10 +231,3 @@ def test_no_proxy_of_the_environment_is_used(
     pool.on("GET", "/health", Answer(body={"status": "healthy"}))
     with RolloutClient(pool.url, timeout=0) as made:
         assert made.health().status == "healthy"
-
-
-def test_text_of_any_kind_travels(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("POST", "/v1/batches", Answer(202, accepted()))
-    text = 'ünï "quoted" \x00 \u2028 日本'
-    client.submit([{"messages": [{"role": "user", "content": text}]}])
-    assert json.dumps(pool.requests[0].body["rollouts"][0]["messages"][0]["content"]) == json.dumps(text)

@@ -6,7 +6,6 @@ import pytest
 from tests.support.endpoint_client import (
     ANSWER,
     QUESTION,
-    TOOLS,
     FixedTexts,
     ask,
     body,
@@ -17,25 +16,8 @@ from tests.support.endpoint_client import (
 from tests.support.tiny_tokenizers import write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
-from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_trainer.testing import ScriptedPolicy
-
-
-async def test_parameters_reach_the_policy(tokenizer: ChatTokenizer) -> None:
-    policy = FixedTexts(tokenizer, ANSWER)
-    app = callback_app(policy, tokenizer=tokenizer, tools=TOOLS, template_kwargs={"enable_thinking": True})
-    async with client_of(app) as client:
-        document = body([QUESTION], temperature=0.25, top_p=0.5, max_tokens=7, stop=["x"], logprobs=False, top_k=3)
-        await ask(client, document)
-    (params,) = policy.params
-    assert (params.rollout_id, params.turn, params.tools) == ("r", 1, TOOLS)
-    assert params.messages == [{**QUESTION, "tool_calls": None, "tool_call_id": None}]
-    assert (params.temperature, params.top_p, params.max_tokens) == (0.25, 0.5, 7)
-    assert (params.stop, params.logprobs, params.extra) == (["x"], False, {"top_k": 3})
-    thinking = {"enable_thinking": True}
-    assert policy.prompts == [tokenizer.render_prompt([QUESTION], tools=TOOLS, template_kwargs=thinking)]
 
 
 async def test_the_policy_version_travels_in_a_header(tokenizer: ChatTokenizer) -> None:
@@ -56,11 +38,6 @@ async def test_the_policy_version_travels_in_a_header(tokenizer: ChatTokenizer) 
     for policy, version in ((versioned, "own"), (FixedTexts(tokenizer, ANSWER), None)):
         async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
             assert (await ask(client, body([QUESTION]))).headers.get("X-Policy-Version") == version
-
-
-def test_a_tokenizer_may_be_named() -> None:
-    app = callback_app(lambda ids, params: Generation(token_ids=[5], logprobs=[-1.0]), tokenizer=str(TINY_TOKENIZER))
-    assert len(app.sessions) == 0
 
 
 async def test_bearer_key(tokenizer: ChatTokenizer) -> None:
@@ -105,12 +82,3 @@ async def test_sessions_can_be_dropped(tokenizer: ChatTokenizer) -> None:
         assert error_of(await client.delete("/v1/sessions/job/step 1"), 404)["type"] == "not_found"
     with pytest.raises(KeyError, match="job/step 1"):
         app.get_session("job/step 1")
-
-
-async def test_sessions_are_bounded(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer, max_sessions=5)
-    async with client_of(app) as client:
-        for index in range(12):
-            await ask(client, body([QUESTION], rollout_id=f"r{index}"))
-    assert len(app.sessions) == 5
-    assert app.get_session("r11").turns == 1

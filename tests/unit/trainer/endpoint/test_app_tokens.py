@@ -48,22 +48,6 @@ async def test_single_turn_is_all_ones(tokenizer: ChatTokenizer) -> None:
     assert (session.ones, session.zeros, session.turns) == (len(reply.token_ids), 0, 1)
 
 
-async def test_zeros_are_the_tool_result_and_the_template_around_it(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer, tools=TOOLS)
-    glue = tokenizer.encode(RESULT_GLUE.format(38))
-    async with client_of(app) as client:
-        messages = await second_turn(client)
-        assert message_of(await ask(client, body(messages, [0] * len(glue))))["content"] == "The result is 38."
-    session = app.get_session("r")
-    call, answer = tokenizer.encode(CALL), tokenizer.encode(ANSWER)
-    assert session.prompt_ids == tokenizer.render_prompt([QUESTION], tools=TOOLS)
-    assert session.response_ids == call + glue + answer
-    assert session.response_mask == [1] * len(call) + [0] * len(glue) + [1] * len(answer)
-    assert session.zeros == len(glue)
-    assert session.mismatches == 0
-    assert len(session.samples) == 1
-
-
 async def test_a_turn_cut_by_length_is_closed_by_a_zero(tokenizer: ChatTokenizer) -> None:
     app = callback_app(FixedTexts(tokenizer, "The result", "is 38.<|im_end|>"), tokenizer=tokenizer)
     again = {"role": "user", "content": "Go on"}
@@ -132,24 +116,6 @@ async def test_scripted_rollouts_of_both_kinds_of_trainer(tokenizer: ChatTokeniz
     assert app.sampling_log.repeated() == {}
 
 
-async def test_a_rendering_trainer_expects_the_length_difference(tokenizer: ChatTokenizer) -> None:
-    policy = FixedTexts(tokenizer, CALL, ANSWER)
-    app = callback_app(policy, tokenizer=tokenizer, keeps_ids=False)
-    async with client_of(app) as client:
-        messages = await second_turn(client)
-        prompt = tokenizer.render_prompt(messages)
-        exact = len(tokenizer.encode(RESULT_GLUE.format(38)))
-        expected = len(prompt) - len(policy.prompts[0]) - len(tokenizer.encode(CALL))
-        assert expected != exact
-        assert error_of(await ask(client, body(messages, [0] * exact)), 422)["expected"] == expected
-        assert (await ask(client, body(messages, [0] * expected))).status_code == 200
-    assert policy.prompts[1] == prompt
-    first, second = app.get_session("r").samples
-    assert list(first.response_ids) == tokenizer.encode(CALL)
-    assert list(second.prompt_ids) == prompt
-    assert list(second.response_ids) == tokenizer.encode(ANSWER)
-
-
 @pytest.mark.parametrize("mask", [None, [0], []])
 async def test_a_history_that_was_cut_is_refused_unless_the_request_says_so(
     tokenizer: ChatTokenizer, mask: list[int] | None
@@ -165,42 +131,6 @@ async def test_a_history_that_was_cut_is_refused_unless_the_request_says_so(
         headers = {"X-History-Edited": "1"}
         said = await ask(client, body([{"role": "user", "content": "Hi"}], [0] * len(prompt)), headers)
         assert said.status_code == 200
-
-
-async def test_an_edited_history_is_a_new_sample(tokenizer: ChatTokenizer) -> None:
-    policy = FixedTexts(tokenizer, CALL, ANSWER)
-    app = callback_app(policy, tokenizer=tokenizer)
-    async with client_of(app) as client:
-        messages = await second_turn(client)
-        edited = [{"role": "user", "content": "Calculate 15 + 24 with the tool, please, and say why"}, *messages[1:]]
-        prompt = tokenizer.render_prompt(edited)
-        difference = len(prompt) - len(policy.prompts[0]) - len(tokenizer.encode(CALL))
-        assert (await ask(client, body(edited, [0] * difference))).status_code == 200
-    first, second = app.get_session("r").samples
-    assert list(first.response_ids) == tokenizer.encode(CALL)
-    assert list(second.prompt_ids) == prompt
-    assert app.get_session("r").response_mask == [1] * len(tokenizer.encode(ANSWER))
-
-
-async def test_an_assistant_message_of_somebody_else_is_an_edit(tokenizer: ChatTokenizer) -> None:
-    policy = FixedTexts(tokenizer, ANSWER, ANSWER)
-    app = callback_app(policy, tokenizer=tokenizer, strict=False)
-    async with client_of(app) as client:
-        message = message_of(await ask(client, body([QUESTION])))
-        foreign = [QUESTION, message, {"role": "assistant", "content": "Not mine."}, {"role": "user", "content": "?"}]
-        assert (await ask(client, body(foreign))).status_code == 200
-    assert policy.prompts[1] == tokenizer.render_prompt(foreign)
-
-
-async def test_nulls_and_extra_nulls_are_no_edit(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
-    async with client_of(app) as client:
-        messages = await second_turn(client)
-        messages[0] = {**messages[0], "tool_calls": None, "tool_call_id": None}
-        messages[1] = {**messages[1], "content": ""}
-        glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
-        assert (await ask(client, body(messages, [0] * glue))).status_code == 200
-    assert len(app.get_session("r").samples) == 1
 
 
 async def test_long_bodies_render_alike(tokenizer: ChatTokenizer) -> None:

@@ -7,15 +7,12 @@ from tests.support.endpoint_client import (
     ANSWER,
     CALL,
     QUESTION,
-    RESULT_GLUE,
     FixedTexts,
     ask,
     body,
     client_of,
     error_of,
-    message_of,
     second_turn,
-    tool_messages,
     turn_headers,
 )
 
@@ -25,7 +22,6 @@ from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.policy_failures import policy_failed
 from rolloutpool_trainer.errors import TurnRefused
-from rolloutpool_trainer.testing import ScriptedPolicy
 
 
 class Latch:
@@ -76,22 +72,6 @@ async def test_a_generation_outlives_its_caller(tokenizer: ChatTokenizer) -> Non
     assert latch.calls == 1
 
 
-async def test_finished_turns_are_replayed_byte_for_byte(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
-    glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
-    async with client_of(app) as client:
-        first = await ask(client, body([QUESTION]), turn_headers(1))
-        message = message_of(first)
-        document = body([QUESTION, message, *tool_messages(message)], [0] * glue)
-        second = await ask(client, document, turn_headers(2))
-        assert (await ask(client, document, turn_headers(2))).content == second.content
-        assert (await ask(client, body([QUESTION]), turn_headers(1, attempt=2))).content == first.content
-        error = error_of(await ask(client, document, turn_headers(1, attempt=2)), 409)
-        assert error["expected"] != error["received"]
-        assert error_of(await ask(client, document, turn_headers(2, attempt=1)), 409)["expected"] == 2
-    assert [record.turn for record in app.sampling_log] == [1, 2]
-
-
 async def test_the_digest_header_decides(tokenizer: ChatTokenizer) -> None:
     app = callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)
     async with client_of(app) as client:
@@ -131,20 +111,6 @@ async def test_what_no_repetition_mends_is_refused(tokenizer: ChatTokenizer) -> 
     async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
         error = error_of(await ask(client, body([QUESTION]), turn_headers(1)), 400)
     assert (error["type"], error["message"]) == ("policy_refused", "this policy knows of no min_p")
-
-
-async def test_the_tools_of_an_environment_are_no_parameter_of_sampling(tokenizer: ChatTokenizer) -> None:
-    """They come with each call. A sampler that refuses what it doesn't know failed all rollouts of environments."""
-    seen: list[GenerateParams] = []
-
-    def policy(prompt_ids: list[int], params: GenerateParams) -> Generation:
-        seen.append(params)
-        return Generation(token_ids=[5], logprobs=[-1.0])
-
-    tool = {"type": "function", "function": {"name": "roll", "description": "d", "parameters": {"type": "object"}}}
-    async with client_of(callback_app(policy, tokenizer=tokenizer)) as client:
-        await ask(client, body([QUESTION], tools=[tool], top_k=3), turn_headers(1))
-    assert (seen[0].tools, seen[0].extra) == ([tool], {"top_k": 3})
 
 
 async def test_the_same_failure_is_told_whole_once(tokenizer: ChatTokenizer, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,24 +173,3 @@ async def test_without_headers_one_turn_at_a_time(tokenizer: ChatTokenizer) -> N
         latch.open.set()
     assert first.result().status_code == 200
     assert latch.calls == 1
-
-
-async def test_without_headers_the_first_request_again_is_a_new_rollout(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(FixedTexts(tokenizer, CALL, ANSWER), tokenizer=tokenizer)
-    glue = len(tokenizer.encode(RESULT_GLUE.format(38)))
-    async with client_of(app) as client:
-        for _ in range(2):
-            messages = await second_turn(client)
-            message_of(await ask(client, body(messages, [0] * glue)))
-    assert app.get_session("r").turns == 2
-    assert app.sampling_log.repeated() == {("r", 1): 2, ("r", 2): 2}
-
-
-async def test_one_name_in_two_batches(tokenizer: ChatTokenizer) -> None:
-    app = callback_app(ScriptedPolicy(tokenizer), tokenizer=tokenizer)
-    async with client_of(app) as client:
-        for uid in ("u1", "u2"):
-            assert (await ask(client, body([QUESTION]), turn_headers(1, uid=uid))).status_code == 200
-    assert app.get_session("r").uid == "u2"
-    assert app.get_session("r", "u1").turns == 1
-    assert app.sampling_log.repeated() == {}

@@ -48,15 +48,6 @@ class Echo:
         ]
 
 
-async def test_turns_that_come_together_are_sampled_together() -> None:
-    echo = Echo()
-    policy = batched(echo.__call__, most=64, wait=0.02)
-    generations = await asyncio.gather(*(policy([i], params()) for i in range(10)))
-    assert [list(generation.token_ids) for generation in generations] == [[i] for i in range(10)]
-    assert [generation.policy_version for generation in generations] == [f"step-{i}" for i in range(10)]
-    assert len(echo.batches) == 1
-
-
 async def test_a_batch_has_at_most_so_many() -> None:
     echo = Echo(0.01)
     policy = batched(echo.__call__, most=4, wait=10.0)

@@ -19,22 +19,6 @@ def details(mask: object, expected: int, turn: int = 2) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize(("mask", "expected"), [(None, 0), ([0], 1), ([0] * 20, 20), (None, -3), ([], 0)])
-def test_right_masks(mask: object, expected: int) -> None:
-    check_mask(mask, expected, rollout_id="r", turn=2)
-
-
-def test_mask_on_turn_one() -> None:
-    error = details([0, 0], 0, turn=1)
-    assert (error["expected"], error["received"]) == (None, 2)
-    assert "turn 1" in error["message"]
-
-
-def test_missing_mask() -> None:
-    error = details(None, 20)
-    assert (error["expected"], error["received"]) == (20, None)
-
-
 @pytest.mark.parametrize(("length", "expected"), [(19, 20), (21, 20), (1, 0), (0, 5), (4, -4)])
 def test_wrong_length(length: int, expected: int) -> None:
     error = details([0] * length, expected)
@@ -51,8 +35,3 @@ def test_values_other_than_zero_and_one(value: object) -> None:
 def test_a_one_for_what_nobody_sampled() -> None:
     error = details([0, 1, 0], 3)
     assert (error["position"], error["received"]) == (1, 1)
-
-
-@pytest.mark.parametrize("mask", ["000", {"0": 0}, 3, True])
-def test_no_list(mask: object) -> None:
-    assert details(mask, 3)["received"] == type(mask).__name__

@@ -14,13 +14,6 @@ def block(text: str) -> str:
     return f"<tool_call>\n{text}\n</tool_call>"
 
 
-def test_text_without_calls_is_content_as_sampled() -> None:
-    message = parse_tool_calls("\n The result is 4. ")
-    assert message.content == "\n The result is 4. "
-    assert message.tool_calls is None
-    assert message.role == "assistant"
-
-
 def test_calls_and_content_around_them() -> None:
     text = (
         "First both.\n"
@@ -34,23 +27,6 @@ def test_calls_and_content_around_them() -> None:
     assert [call.function.name for call in message.tool_calls] == ["add", "x"]
     assert message.tool_calls[0].function.arguments == '{"a": 1, "b": "é"}'
     assert message.tool_calls[0].id != message.tool_calls[1].id
-
-
-def test_a_turn_of_calls_alone_has_no_content() -> None:
-    message = parse_tool_calls(block('{"name": "add", "arguments": {"a": 1}}'))
-    assert message.content is None
-
-
-def test_string_arguments_stay_the_string() -> None:
-    message = parse_tool_calls(block(json.dumps({"name": "add", "arguments": '{"a":1}'})))
-    assert message.tool_calls is not None
-    assert message.tool_calls[0].function.arguments == '{"a":1}'
-
-
-def test_missing_arguments_are_an_empty_object() -> None:
-    message = parse_tool_calls(block('{"name": "now"}'))
-    assert message.tool_calls is not None
-    assert message.tool_calls[0].function.arguments == "{}"
 
 
 @pytest.mark.parametrize(
@@ -78,11 +54,6 @@ def test_a_broken_block_beside_a_good_one_stays_content() -> None:
     assert message.content == block("{bad")
     assert message.tool_calls is not None
     assert len(message.tool_calls) == 1
-
-
-def test_an_unclosed_block_stays_content() -> None:
-    text = '<tool_call>\n{"name": "add"'
-    assert parse_tool_calls(text).content == text
 
 
 @pytest.mark.real_tokenizer

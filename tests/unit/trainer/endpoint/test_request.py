@@ -1,7 +1,7 @@
 """Requests that the endpoint cannot read are refused with the place of the fault."""
 
 import pytest
-from tests.support.endpoint_client import ANSWER, JSON, QUESTION, TOOLS, FixedTexts, ask, body, client_of, error_of
+from tests.support.endpoint_client import ANSWER, JSON, QUESTION, FixedTexts, ask, body, client_of, error_of
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
@@ -49,15 +49,3 @@ async def test_bodies_with_faults(tokenizer: ChatTokenizer, change: JSON, path: 
 async def test_headers_that_cannot_be_read(tokenizer: ChatTokenizer, headers: dict[str, str]) -> None:
     async with client_of(callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)) as client:
         assert error_of(await ask(client, body([QUESTION]), headers), 400)["type"] == "bad_header"
-
-
-@pytest.mark.parametrize("sent", [None, [], "all", [1]])
-async def test_tools_of_a_request_take_the_place_of_the_endpoints(tokenizer: ChatTokenizer, sent: object) -> None:
-    """A rollout in an environment has tools that the endpoint knows from nowhere else."""
-    own = [{"type": "function", "function": {"name": "guess", "description": "", "parameters": {"type": "object"}}}]
-    policy = FixedTexts(tokenizer, ANSWER, ANSWER)
-    async with client_of(callback_app(policy, tokenizer=tokenizer, tools=TOOLS)) as client:
-        assert (await ask(client, body([QUESTION], tools=own))).status_code == 200
-        assert (await ask(client, body([QUESTION], rollout_id="other", tools=sent))).status_code == 200
-    assert [params.tools for params in policy.params] == [own, TOOLS]
-    assert policy.prompts[0] == tokenizer.render_prompt([QUESTION], tools=own)

@@ -7,18 +7,6 @@ def turn(rollout_id: str, number: int, uid: str | None = None, n: int = 3) -> Lo
     return LoggedTurn(rollout_id, uid, number, 1, tuple(range(n)))
 
 
-def test_counts_samplings_per_turn() -> None:
-    log = SamplingLog()
-    for record in (turn("a", 1), turn("a", 2), turn("b", 1), turn("a", 2)):
-        log.add(record)
-    assert log.count("a", 1) == 1
-    assert log.count("a", 2) == 2
-    assert log.count("c", 1) == 0
-    assert [record.turn for record in log.of("a")] == [1, 2, 2]
-    assert log.repeated() == {("a", 2): 2}
-    assert len(log) == len(list(log)) == 4
-
-
 def test_the_same_name_in_two_batches_is_no_repetition() -> None:
     log = SamplingLog()
     log.add(turn("a", 1, uid="u1"))

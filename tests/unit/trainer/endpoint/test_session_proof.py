@@ -61,15 +61,6 @@ async def restore(client: httpx.AsyncClient, turn: JSON, digest: str = "d", atte
     return await ask(client, turn, turn_headers(2, attempt, digest=digest))
 
 
-async def test_without_the_ids_the_answer_asks_for_them(tokenizer: ChatTokenizer, turn: JSON) -> None:
-    app = app_of(tokenizer)
-    async with client_of(app) as client:
-        error = error_of(await restore(client, plain(turn)), 409)
-    assert (error["type"], error["rollout_id"], error["received"]) == ("unknown_session", "r", 2)
-    assert "restore_session" in error["message"]
-    assert len(app.sessions) == 0
-
-
 async def test_the_same_turn_is_sampled_once(tokenizer: ChatTokenizer, turn: JSON) -> None:
     app = app_of(tokenizer)
     async with client_of(app) as client:

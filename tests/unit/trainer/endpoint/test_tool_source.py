@@ -71,13 +71,6 @@ CALCULATOR, CLOCK = (
 )
 
 
-async def test_only_some_tools_are_shown() -> None:
-    assert await ToolSource([CALCULATOR, CLOCK], only=["clock"]).get() == [CLOCK]
-    assert await ToolSource([CALCULATOR, CLOCK], only=["clock", "calculator"]).get() == [CALCULATOR, CLOCK]
-    assert await ToolSource([CALCULATOR, CLOCK], only=[]).get() is None
-    assert await ToolSource(None, only=[]).get() is None
-
-
 def test_a_tool_that_is_shown_must_be_there() -> None:
     with pytest.raises(ValueError, match=r"there is no tool clok; there are calculator, clock"):
         ToolSource([CALCULATOR, CLOCK], only=["clok"])

@@ -1,20 +1,12 @@
 """Each answer repeats the key of its request, whatever it says."""
 
 import pytest
-from tests.support.endpoint_client import ANSWER, QUESTION, FixedTexts, ask, body, client_of, turn_headers
+from tests.support.endpoint_client import ANSWER, QUESTION, FixedTexts, ask, body, client_of
 
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
-from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
 KEY = {"Idempotency-Key": "u/1"}
-
-
-async def test_a_turn_and_its_repetition_name_the_turn(tokenizer: ChatTokenizer) -> None:
-    async with client_of(callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)) as client:
-        for attempt in (1, 2):
-            answer = await ask(client, body([QUESTION]), turn_headers(1, attempt))
-            assert answer.headers.get_list("X-Turn-Key") == ["u/1"]
 
 
 @pytest.mark.parametrize(
@@ -43,21 +35,7 @@ async def test_so_does_an_answer_without_the_right_key_for_the_endpoint(tokenize
     assert (answer.status_code, answer.headers["X-Turn-Key"]) == (401, "u/1")
 
 
-async def test_so_does_an_error_of_the_policy(tokenizer: ChatTokenizer) -> None:
-    def fails(_: list[int], __: GenerateParams) -> Generation:
-        raise RuntimeError
-
-    async with client_of(callback_app(fails, tokenizer=tokenizer)) as client:
-        answer = await ask(client, body([QUESTION]), KEY)
-    assert (answer.status_code, answer.headers["X-Turn-Key"]) == (500, "u/1")
-
-
 async def test_a_key_that_cannot_be_read_comes_back_as_it_was(tokenizer: ChatTokenizer) -> None:
     async with client_of(callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)) as client:
         answer = await ask(client, body([QUESTION]), {"Idempotency-Key": "no key of ours"})
     assert (answer.status_code, answer.headers["X-Turn-Key"]) == (400, "no key of ours")
-
-
-async def test_a_request_without_a_key_gets_none(tokenizer: ChatTokenizer) -> None:
-    async with client_of(callback_app(FixedTexts(tokenizer, ANSWER), tokenizer=tokenizer)) as client:
-        assert "X-Turn-Key" not in (await ask(client, body([QUESTION]))).headers

@@ -91,16 +91,6 @@ def test_special_characters_are_found_as_they_are(path: Path) -> None:
         assert page(search, escaped)["matches"] == []
 
 
-def test_one_batch_or_all(path: Path) -> None:
-    search = FileSearch(
-        written(path, result(0, "needle"), result(0, "needle", batch=TWO), result(1, "needle", batch=TWO))
-    )
-    assert page(search, "needle")["total"] == 3
-    assert [match["uid"] for match in page(search, "needle", batch=TWO)["matches"]] == [f"{TWO}-0", f"{TWO}-1"]
-    assert page(search, "needle", batch="b3") == page(search, "absent", batch="b3")
-    assert page(search, "needle", batch="b3")["total"] == 0
-
-
 def test_an_answer_ends_after_so_many_hits_and_the_next_goes_on(path: Path) -> None:
     texts = [result(index, "needle " * 7) for index in range(40)]
     search = FileSearch(written(path, *texts))
@@ -109,13 +99,6 @@ def test_an_answer_ends_after_so_many_hits_and_the_next_goes_on(path: Path) -> N
     assert (first["searched"], first["next_cursor"]) == (15, "15")
     matches = whole(search, "needle")
     assert [(match["index"], match["number"]) for match in matches] == [(i, m) for i in range(40) for m in range(7)]
-
-
-def test_of_one_rollout_only_the_first_matches_are_listed_and_the_answer_says_so(path: Path) -> None:
-    search = FileSearch(written(path, result(0, "e" * 100_000), result(1, "e" * 20), result(2, "e")))
-    found = page(search, "e")
-    assert [match["index"] for match in found["matches"]] == [0] * 20 + [1] * 20 + [2]
-    assert found["cut"] == 1
 
 
 def test_an_answer_ends_in_time_and_every_answer_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 from tests.support.finished_rollouts import decode, forked, rollout, sample, turn
 
 from rolloutpool_common.protocol.result import Sample
 from rolloutpool_trainer.viewer.runs import view_samples
-from rolloutpool_trainer.viewer.terminal import legend, mask_runs, token_view, turn_rows
+from rolloutpool_trainer.viewer.terminal import legend, mask_runs, token_view
 
 
 def shown(one: Sample, **options: Any) -> str:
@@ -83,8 +82,3 @@ def test_no_text_draws_marks_moves_the_cursor_or_becomes_markup() -> None:
 def test_the_legend_counts() -> None:
     (view,) = view_samples(rollout(sample("ab", ("sampled", "c", 1), ("glue", "de", 1))), decode)
     assert "trained 1 of 5 tokens" in plain(legend(view))
-
-
-def test_turns_mark_their_drift() -> None:
-    cells = [row[-1] for row in turn_rows([turn(1), turn(2, "thinking_stripped"), turn(3, "edited")])]
-    assert [str(cell) for cell in cells if isinstance(cell, Text)] == ["none", "≠ thinking_stripped", "edited"]

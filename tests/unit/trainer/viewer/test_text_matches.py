@@ -1,7 +1,5 @@
 """A text is found as it is written, in any case of its letters; what is found says where it is."""
 
-import re
-
 import pytest
 from tests.support.finished_rollouts import BYTES, forked, sample
 
@@ -50,18 +48,6 @@ def test_nothing_is_a_pattern(literal: str) -> None:
     assert found(literal, "zz xyz") == []
 
 
-def test_the_same_case_if_it_is_asked_for() -> None:
-    assert found("Needle", "needle Needle", match_case=True) == ["Needle"]
-    assert found("Über", "über Über", match_case=True) == ["Über"]
-
-
-@pytest.mark.parametrize("text", ["plain needle NEEDLE", "ünicode needle NEEDLE"])
-def test_both_ways_of_searching_say_the_same(text: str) -> None:
-    # ASCII texts are searched by another way, which is faster.
-    expected = [one.span() for one in re.finditer("needle", text, re.IGNORECASE)]
-    assert list(TextFinder("nEEdle").spans(text)) == expected
-
-
 def test_each_text_of_a_message_is_searched_in_the_order_in_which_it_is_drawn() -> None:
     call = ToolCall(id="c", function=FunctionCall(name="search", arguments='{"q": "needle"}'))
     typed = ToolCall(id="d", function=FunctionCall(name="add", arguments={"needle": [1, "ü"]}))
@@ -88,11 +74,6 @@ def test_each_text_of_a_message_is_searched_in_the_order_in_which_it_is_drawn() 
     assert matches[1] == TextMatch("thinking", "", "Needle", "?", message=1, role="assistant", number=0)
 
 
-def test_what_stands_around_a_match_is_cut() -> None:
-    (match,) = matches_in_messages(TextFinder("X"), [Message(role="user", content="a" * 500 + "x" + "b" * 500)])
-    assert (match.before, match.found, match.after) == ("a" * 40, "x", "b" * 120)
-
-
 def test_a_match_in_tokens_says_which_sample_token_and_turn() -> None:
     result = forked()
     (match,) = matches_in_tokens(TextFinder("42\n"), result.samples, BYTES.bytes_of)
@@ -103,15 +84,6 @@ def test_a_match_in_tokens_says_which_sample_token_and_turn() -> None:
     assert (match.sample, match.place, match.turn) == (1, everything.index(b"sure"), 2)
     # What both samples begin with is found once.
     assert [one.sample for one in matches_in_tokens(TextFinder("<user>ask"), result.samples, BYTES.bytes_of)] == [0]
-
-
-def test_a_character_of_several_tokens_is_at_the_first_of_them() -> None:
-    text = "aü日🙂b"
-    (one,) = [sample("p", ("sampled", text, 1))]
-    for sought in text:
-        (match,) = matches_in_tokens(TextFinder(sought), [one], BYTES.bytes_of)
-        assert match.place == 1 + len(text[: text.index(sought)].encode())
-        assert (match.found, match.turn) == (sought, 1)
 
 
 def test_bytes_that_are_no_text_are_passed_over() -> None:

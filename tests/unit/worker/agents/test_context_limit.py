@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rolloutpool_common.protocol.options import ContextLimit, OnLimit
-from rolloutpool_worker.agents.context_limit import RESUME, SUMMARISE, keep_within
+from rolloutpool_worker.agents.context_limit import RESUME, keep_within
 from rolloutpool_worker.conversation.branch import SampledTurn
 from rolloutpool_worker.conversation.conversation import Conversation
 
@@ -81,30 +81,10 @@ async def test_a_summary_takes_the_place_of_all_but_the_task() -> None:
     assert recorder.messages == [SYSTEM, ASK, said("user", RESUME + "38 so far")]
 
 
-async def test_the_policy_is_asked_for_the_summary_behind_all_that_was_said() -> None:
-    recorder = Recorder([SYSTEM, ASK, *EXCHANGES])
-    seen: list[Message] = []
-
-    async def sample() -> SampledTurn:
-        seen.extend(recorder.messages)
-        return await Recorder.sample(recorder)
-
-    recorder.sample = sample  # type: ignore[method-assign]
-    await keep(recorder, OnLimit.SUMMARISE)
-    assert seen == [SYSTEM, ASK, *EXCHANGES, said("user", SUMMARISE)]
-
-
 @pytest.mark.parametrize(("max_turns", "calls"), [(3, []), (4, ["say", "sample", "edit"])])
 async def test_a_summary_that_leaves_no_turn_for_the_answer_is_not_made(max_turns: int, calls: list[str]) -> None:
     recorder = Recorder([SYSTEM, ASK, *EXCHANGES], turns=2, max_turns=max_turns)
     assert (await keep(recorder, OnLimit.SUMMARISE)).calls == calls
-
-
-async def test_a_summary_may_come_in_parts() -> None:
-    recorder = Recorder([SYSTEM, ASK, *EXCHANGES])
-    recorder.summary = [{"type": "text", "text": "38 "}, {"type": "text", "text": "so far"}]
-    await keep(recorder, OnLimit.SUMMARISE)
-    assert recorder.messages[-1] == said("user", RESUME + "38 so far")
 
 
 @pytest.mark.parametrize("summary", [None, "", " \n"])

@@ -12,11 +12,9 @@ from rolloutpool_common.errors import (
     AmbiguousTurn,
     RequestChanged,
     TemplateUnusable,
-    TrainerStatusError,
     TrainerUnreachable,
 )
 from rolloutpool_common.protocol.journal import MaskPlan
-from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import ClaimLost
 from rolloutpool_worker.conversation.branch import Branch
@@ -85,19 +83,6 @@ async def played(tokenizer: ChatTokenizer) -> InsideConversation:
     inside = InsideConversation(tokenizer)
     await play(inside)
     return inside
-
-
-async def test_each_step_is_durable_when_it_returns(tokenizer: ChatTokenizer) -> None:
-    inside = await played(tokenizer)
-    kinds = ["turn", "observation", "turn", "observation", "turn", "edit", "turn"]
-    assert [record.kind for record in inside.store.records] == kinds
-    assert (inside.written, inside.store.turns) == (7, 4)
-    roles = [message["role"] for message in inside.conversation.messages]
-    assert roles == ["user", "user", "assistant"]
-    # An edit is no drift: it ended a sample, and nothing that was sampled is lost.
-    assert inside.conversation.alignment is Alignment.EXACT
-    first, second = inside.tokens.ledger.samples()
-    assert sum(first.response_mask) + sum(second.response_mask) == inside.conversation.sampled_tokens
 
 
 @pytest.mark.parametrize("records", range(8))
@@ -232,36 +217,12 @@ async def test_another_body_than_the_journaled_one_is_not_asked(tokenizer: ChatT
     assert again.channel.calls == []
 
 
-async def test_the_second_mask_is_tried_where_the_first_is_refused(tokenizer: ChatTokenizer) -> None:
-    inside = InsideConversation(tokenizer)
-    refused = TrainerStatusError("no", status=422)
-    # Rendered again, this text has other ids than were sampled, and the trainer says nothing of itself.
-    inside.channel.keeps_ids = None
-    inside.answer({"content": "It is\u2003 38.", "sampled": "It is 38."}, refused, "Yes.")
-    await inside.conversation.sample()
-    await ask(inside.conversation)
-    await inside.conversation.sample()
-    again = [(call.turn, call.mask) for call in inside.channel.calls]
-    assert again == [(1, 1), (2, 1), (2, 2)]
-
-
 @pytest.mark.parametrize("step", [ask, edit])
 async def test_nothing_follows_a_turn_that_was_not_sampled(tokenizer: ChatTokenizer, step: Step) -> None:
     inside = InsideConversation(tokenizer)
     with pytest.raises(AgentMisuse):
         await step(inside.conversation)
     assert inside.store.written == []
-
-
-async def test_nothing_is_appended_to_an_edited_history(tokenizer: ChatTokenizer) -> None:
-    inside = InsideConversation(tokenizer)
-    inside.answer("It is 38.", "Yes.")
-    await inside.conversation.sample()
-    await edit(inside.conversation)
-    with pytest.raises(AgentMisuse, match=r"edit\(\)"):
-        await ask(inside.conversation)
-    assert (await inside.conversation.sample()).turn == 2
-    await ask(inside.conversation)
 
 
 async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer) -> None:

@@ -88,22 +88,6 @@ class Planned:
         return await self.policy.ask(cast(Branch, self.branch), turn)
 
 
-async def test_the_first_turn_has_no_mask() -> None:
-    asking = Planned(MaskPlan((3,), 3, None))
-    assert await asking.ask(1) == (REPLY, AskedTurn(1))
-    assert asking.channel.calls[0].body.data.endswith(b"null")
-
-
-async def test_a_planned_body_is_written_once_where_it_was_planned() -> None:
-    plan = MaskPlan((3,), 3, None)
-    asking = Planned(plan)
-    planned, channel = await asking.plan(3), asking.channel
-    assert planned == PlannedTurn(plan, channel.body(asking.branch.history.wire, 3).digest)
-    assert await asking.ask(3) == (REPLY, AskedTurn(3, plan, 3, offered=600))
-    assert (channel.bodies, channel.calls[0].body.digest) == (2, planned.digest)
-    assert channel.calls[0].known == KNOWN
-
-
 async def test_another_attempt_writes_the_same_body_or_asks_nothing() -> None:
     plan = MaskPlan((3,), 3, None)
     planned = await Planned(plan).plan(2)
@@ -125,15 +109,6 @@ async def test_a_refused_mask_is_followed_by_the_next_one() -> None:
     calls = asking.channel.calls
     masks = [call.body.data.rpartition(b"[")[2] for call in calls]
     assert ([call.mask for call in calls], masks) == ([1, 2], [b"0,0,0,0]", b"0,0,0]"])
-
-
-async def test_lengths_that_are_counted_anew_follow_those_of_the_plan() -> None:
-    second = MaskPlan((2,), 3, 2)
-    asking = Planned(MaskPlan((4, 3), 3, 4), REFUSED, REFUSED)
-    asking.tokens.second = second
-    await asking.plan(2)
-    assert await asking.ask(2) == (REPLY, AskedTurn(2, second, 2))
-    assert [call.mask for call in asking.channel.calls] == [1, 2, 3]
 
 
 async def test_they_are_counted_anew_once() -> None:
@@ -160,12 +135,3 @@ async def test_what_ends_the_turn(plan: MaskPlan, refusals: list[TrainerStatusEr
     with pytest.raises(error):
         await asking.ask(2)
     assert len(asking.channel.calls) == len(refusals)
-
-
-async def test_an_edited_history_is_planned_and_asked_as_one() -> None:
-    asking = Planned(MaskPlan((3,), 3, None))
-    planned = await asking.plan(3, edited=True)
-    assert (planned.edited, asking.tokens.edited) == (True, [True])
-    _, asked = await asking.ask(3)
-    call = asking.channel.calls[0]
-    assert (asked.edited, asked.offered, call.edited, call.echo) == (True, 0, True, None)

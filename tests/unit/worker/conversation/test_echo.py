@@ -65,32 +65,6 @@ def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer
         assert (echo.prefix, echo.digest) == (ledger.head, ledger.head_digest.hex())
 
 
-def test_nothing_is_left_out_of_a_short_or_edited_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
-    short, long = one_turn(tokenizer), one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
-    assert EchoVerifier(spec_of(), tokenizer, short).offer(3, edited=False) is None
-    assert EchoVerifier(spec_of(), tokenizer, long).offer(3, edited=True) is None
-    assert EchoVerifier(spec_of(v1=True), tokenizer, long).offer(3, edited=False) is None
-
-
-@pytest.mark.parametrize(("edited", "label"), [(False, DriftLabel.NONE), (True, DriftLabel.EDITED)])
-async def test_an_equal_prompt_is_no_drift(tokenizer: ChatTokenizer, edited: bool, label: DriftLabel) -> None:
-    ledger = one_turn(tokenizer)
-    before = ledger.entries
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
-    verified = await verifier.verify_later(reply(ledger.ids), AskedTurn(2, edited=edited))
-    assert (verified.label, verified.comparison and verified.comparison.kind) == (label, EchoKind.EQUAL)
-    assert verified.difference is None
-    assert ledger.entries == before
-
-
-async def test_the_rest_of_an_offered_prefix_is_the_whole_prompt(tokenizer: ChatTokenizer) -> None:
-    ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
-    rest = reply(ledger.ids[ledger.head :], prefix=ledger.head)
-    verified = await verifier.verify_later(rest, AskedTurn(3, offered=ledger.head))
-    assert verified.label is DriftLabel.NONE
-
-
 @pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "were not offered"), (1, True, "and has them")])
 async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
     tokenizer: ChatTokenizer, offered: int, whole: bool, says: str

@@ -22,15 +22,6 @@ def first(tokenizer: ChatTokenizer, echoed: int | None, messages: list[dict[str,
     return FirstPrompt(tokenizer, messages, echoed, tools=TOOLS, template_kwargs=None)
 
 
-@pytest.mark.parametrize("shown", [TOOLS, None])
-def test_a_length_tells_whether_the_tools_are_shown(
-    tokenizer: ChatTokenizer, shown: list[dict[str, Any]] | None
-) -> None:
-    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=shown)))
-    assert (prompt.tools, prompt.offset) == (shown, 0)
-    assert prompt.count(LATER) == len(rerender(tokenizer, LATER, tools=shown))
-
-
 def test_what_neither_explains_is_added_to_each_later_count(tokenizer: ChatTokenizer) -> None:
     plain = len(rerender(tokenizer, QUESTION))
     prompt = first(tokenizer, plain + 7)
@@ -38,33 +29,10 @@ def test_what_neither_explains_is_added_to_each_later_count(tokenizer: ChatToken
     assert prompt.count(LATER) == len(rerender(tokenizer, LATER)) + 7
 
 
-def test_without_an_echo_the_tools_are_taken_to_be_shown(tokenizer: ChatTokenizer) -> None:
-    prompt = first(tokenizer, None)
-    assert (prompt.tools, prompt.offset) == (TOOLS, 0)
-
-
 def test_messages_that_the_template_refuses_have_no_count(tokenizer: ChatTokenizer) -> None:
     prompt = first(tokenizer, 40, [{"role": "zebra", "content": "x"}])
     assert (prompt.tools, prompt.offset) == (None, 0)
     assert prompt.count(LATER) is None
-
-
-def test_nothing_is_rendered_before_it_is_asked(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    count = RerenderCounter.count
-
-    def noted(self: RerenderCounter, messages: Any, **options: Any) -> int:
-        looks.append(len(messages))
-        return count(self, messages, **options)
-
-    monkeypatch.setattr(RerenderCounter, "count", noted)
-    messages = list(QUESTION)
-    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)), messages)
-    messages += LATER
-    assert not looks
-    assert prompt.offset == 0
-    assert prompt.tools == TOOLS
-    assert looks == [1]
 
 
 def test_a_later_prompt_is_counted_from_the_trainers_own_first_one(
@@ -104,20 +72,3 @@ def test_calls_in_the_first_messages_do_not_hide_whether_tools_are_shown(
     given = PARSED_SHOTS if parsed else SHOTS
     prompt = first(tokenizer, len(rerender(tokenizer, given, tools=shown)), SHOTS)
     assert (prompt.tools, prompt.offset) == (shown, 0)
-
-
-def test_each_form_has_its_own_count(tokenizer: ChatTokenizer) -> None:
-    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)))
-    as_text, parsed = (len(rerender(tokenizer, given, tools=TOOLS)) for given in (SHOTS, PARSED_SHOTS))
-    assert as_text != parsed
-    assert (prompt.count(SHOTS), prompt.count(SHOTS, parsed=True)) == (as_text, parsed)
-    assert (prompt.counted(), prompt.counted(parsed=True)) == (3, 3)
-
-
-def test_after_an_edit_both_forms_begin_anew(tokenizer: ChatTokenizer) -> None:
-    prompt = first(tokenizer, len(rerender(tokenizer, QUESTION, tools=TOOLS)))
-    edited = [{"role": "user", "content": "Something else"}]
-    assert prompt.count(edited, edited=True) == len(rerender(tokenizer, edited, tools=TOOLS))
-    assert prompt.count_new([*edited, *SHOTS[1:]], parsed=True) is None
-    later = [*edited, *PARSED_SHOTS[1:]]
-    assert prompt.count([*edited, *SHOTS[1:]], parsed=True) == len(rerender(tokenizer, later, tools=TOOLS))

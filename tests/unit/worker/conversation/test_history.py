@@ -20,20 +20,6 @@ def sent(history: History) -> Any:
     return orjson.loads(history.wire.body(b"]}").data)["messages"]
 
 
-def test_what_is_sent_are_the_messages() -> None:
-    history = History([USER])
-    history.append([CALL, RESULT])
-    assert sent(history) == history.messages == [USER, CALL, RESULT]
-
-
-def test_an_edit_replaces_the_messages_in_the_same_list() -> None:
-    history = History([USER, CALL])
-    held = history.messages
-    history.replace([USER])
-    assert held is history.messages
-    assert sent(history) == held == [USER]
-
-
 def test_messages_that_came_to_nothing_are_taken_out_again() -> None:
     history = History([USER, CALL])
     history.append([RESULT])

@@ -7,7 +7,7 @@ import pytest
 from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.protocol.journal import TurnRecord
-from rolloutpool_common.protocol.result import Alignment, StopToken, ToolTime
+from rolloutpool_common.protocol.result import Alignment, StopToken
 from rolloutpool_common.tokens.entries import ForkEntry, SampledEntry
 from rolloutpool_worker.conversation.measures import Measures
 
@@ -26,19 +26,6 @@ def test_counts_and_times_add_up() -> None:
     measures.add_turn(turn(prompt_tokens=2, sampled_tokens=1, llm_ms=4.0))
     assert (measures.sampled_tokens, measures.max_context, measures.tool_calls) == (6, 15, 2)
     assert (measures.llm_ms, measures.tools_ms) == (6.0, 3.0)
-
-
-def test_a_turn_gets_its_times_and_its_record_keeps_what_was_written() -> None:
-    measures = Measures()
-    first, slow = turn(start_ms=12.0), ToolTime("add", 3.0, ok=True)
-    measures.add_turn(first)
-    measures.add_observation(replace(observation_record("x"), times=(slow, ToolTime("no", 0.1, ok=False))))
-    measures.add_turn(turn())
-    # Messages of the environment are no tools.
-    measures.add_observation(observation_record("y"))
-    times = [(one.start_ms, one.tools) for one in measures.reported_turns()]
-    assert times == [(12.0, [slow, ToolTime("no", 0.1, ok=False)]), (None, [])]
-    assert first.summary.tools == []
 
 
 @pytest.mark.parametrize(

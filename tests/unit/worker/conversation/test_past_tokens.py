@@ -1,8 +1,6 @@
 """A rollout goes on at a trainer that was restarted and has forgotten it: same ids and masks as without a restart."""
 
-import asyncio
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -127,22 +125,6 @@ async def test_a_restarted_trainer_goes_on_with_the_same_ids(
     assert [len(body["messages"]) for body in plain] == sorted({len(body["messages"]) for body in trainer.bodies})
 
 
-async def test_a_restored_session_is_kept(inside: InsideWorker, serve: Callable[..., Any]) -> None:
-    with serve() as (_, url):
-        undisturbed = await run(inside, url)
-    with serve(2) as (trainer, url):
-        result = await run(inside, url)
-    same(result, undisturbed)
-    assert trainer.asked == [(1, 1, 200), (2, 2, 409), (2, 2, 200), (2, 3, 200), (2, 4, 200)]
-    session = trainer.apps[1].get_session("r")
-    # What it has sampled itself is whole; the turns before are its prompt, and nothing is said of them.
-    ours, theirs = result.samples[0], session.samples[0]
-    assert ours.prompt_ids + ours.response_ids == theirs.prompt_ids + theirs.response_ids
-    assert theirs.response_mask == ours.response_mask[-len(theirs.response_mask) :]
-    assert theirs.response_logprobs == ours.response_logprobs[-len(theirs.response_logprobs) :]
-    assert [logged.turn for logged in trainer.apps[1].sampling_log] == [2, 3, 4]
-
-
 async def test_worker_and_trainer_restarted_between_all_turns(
     fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
 ) -> None:
@@ -162,28 +144,6 @@ async def test_worker_and_trainer_restarted_between_all_turns(
                     same(await worker.result(uid), undisturbed)
                     return
     raise AssertionError("it never ended")
-
-
-async def test_many_rollouts_whose_trainer_is_restarted_every_20_turns(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    apps: list[CallbackApp] = []
-
-    async def trainer(scope: Scope, receive: Receive, send: Send) -> None:
-        # Turns that are in flight end at the app that is gone, and their rollouts go on at the next one.
-        if not apps or len(apps[-1].sampling_log) >= 20:
-            apps.append(callback_app(FixedTexts(tokenizer, *COMPACT), tokenizer=tokenizer))
-        await apps[-1](scope, receive, send)
-
-    with serve_callback(trainer, [0]) as served:
-        undisturbed = await run(inside, served.url)
-        uids = await inside.submit(*({"server_url": served.url, "messages": QUESTION} for _ in range(24)))
-        await asyncio.gather(*(inside.take(uid) for uid in uids))
-    for uid in uids:
-        same(await inside.result(uid), undisturbed)
-    assert len(apps) >= 4
-    sampled = Counter((logged.uid, logged.turn) for app in apps for logged in app.sampling_log)
-    assert {sampled[uid, turn] for uid in uids for turn in (1, 2, 3, 4)} == {1}
 
 
 async def test_a_trainer_that_will_not_be_told_is_asked_twice(inside: InsideWorker, serve: Callable[..., Any]) -> None:

@@ -93,12 +93,6 @@ async def test_when_a_prefix_may_be_left_out(tokenizer: ChatTokenizer, turn: int
     assert tokens.offer_prefix(3, edited=True) is None
 
 
-async def test_no_prefix_is_left_out_of_a_short_prompt_or_on_protocol_v1(tokenizer: ChatTokenizer) -> None:
-    long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
-    for tokens in (await opened(tokenizer), await opened(tokenizer, messages=long, v1=True)):
-        assert tokens.offer_prefix(3, edited=False) is None
-
-
 def echo_of(data: bytes, known: EchoText | None = None) -> dict[str, Any]:
     """What `parse_reply` finds of the prompt's ids in this reply."""
     document, repeated, text = read(data, known)
@@ -223,27 +217,6 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     assert plan.exact == plan.lengths[0]
 
 
-async def test_tools_that_the_worker_has_are_taken_for_shown_only_where_they_are(tokenizer: ChatTokenizer) -> None:
-    for tools in ([TOOL], None):
-        tokens = track(tokenizer, tools=[TOOL])
-        prompt = tokenizer.render_prompt(QUESTION, tools=tools)
-        await tokens.ingest_reply(reply(prompt, said(tokenizer)), QUESTION, AskedTurn(1), train=True)
-        await tokens.replace(MORE, 1)
-        assert tokens.ledger.ids == tokenizer.render_prompt(MORE, tools=tools)
-
-
-async def test_a_resumed_track_plans_as_the_first_one_did(tokenizer: ChatTokenizer) -> None:
-    drifting = [*QUESTION, {"role": "assistant", "content": "It is\u2003 38."}, *MORE]
-    first = await opened(tokenizer)
-    resumed = track(tokenizer)
-    resumed.ledger.absorb(first.ledger.entries[:2])
-    resumed.resume(TrainerKind.RERENDERS, QUESTION)
-    resumed.ledger.absorb(first.ledger.entries[2:])
-    assert resumed.ledger == first.ledger
-    first.kind = TrainerKind.RERENDERS
-    assert await resumed.plan_mask(drifting, 2) == await first.plan_mask(drifting, 2)
-
-
 async def test_messages_that_come_later_are_rendered_with_those_before_them(tokenizer: ChatTokenizer) -> None:
     once, twice = track(tokenizer), track(tokenizer)
     for tokens, parts in ((once, [[*MORE, *QUESTION]]), (twice, [MORE, [*MORE, *QUESTION]])):
@@ -285,22 +258,6 @@ async def test_many_short_messages_are_rendered_off_the_loop(tokenizer: ChatToke
     await asyncio.sleep(0)
     assert not task.done()
     await task
-
-
-async def test_another_history_forks_whatever_the_trainer_says_of_its_kind(
-    tokenizer: ChatTokenizer,
-) -> None:
-    tokens = await opened(tokenizer)
-    history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
-    prompt = rerender(tokenizer, history)
-    sent = len(prompt) - tokens.ledger.head
-    plan = MaskPlan((sent,), tokens.ledger.pending_glue, sent)
-    second = reply(prompt, said(tokenizer, "Yes."), keeps_ids=True)
-    assert (
-        await tokens.ingest_reply(second, history, AskedTurn(2, plan, sent), train=True)
-    ).label == "assistant_text_changed"
-    assert tokens.kind is TrainerKind.KEEPS_IDS
-    assert [sample.prompt_ids for sample in tokens.ledger.samples()][1] == prompt
 
 
 @pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])

@@ -70,14 +70,6 @@ def state_of(life: SessionLife) -> GameSession:
     return session
 
 
-async def test_the_first_session_is_written_down() -> None:
-    life = life_of(GuessingGame())
-    record = await open_session(life, [])
-    assert record is not None
-    assert (record.name, record.crash, record.messages) == ("game", CrashEffect.RESTARTABLE, [INVITED])
-    assert record.tools_digest == life.tools_digest
-
-
 async def test_a_restartable_one_gets_the_calls_again() -> None:
     game = GuessingGame()
     life = life_of(game)

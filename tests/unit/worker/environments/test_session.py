@@ -5,12 +5,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, GuessingGame
+from tests.support.games import SEED, WRONG, GuessingGame
 from tests.support.tools import tool_host
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.process.metrics import take_rows
-from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice, EnvironmentFacts, EnvironmentStep
+from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice
 from rolloutpool_common.protocol.messages import FunctionCall, ToolCall
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker import plugin_errors
@@ -46,25 +46,6 @@ def life_of(
     return SessionLife(environment or GuessingGame(), choice, "b-0", attempt, host)
 
 
-async def test_a_session_is_opened_asked_scored_and_closed() -> None:
-    host = EnvironmentHost(seconds=SECONDS, result_bytes=1000)
-    life = life_of(host=host)
-    await life.open()
-    assert life.messages == [{"role": "user", "content": INVITATION}]
-    assert life.tools["guess"].definition == GUESS
-    assert await life.call("guess", {"number": WRONG}, place=0) == StepAnswer("wrong at guess 1", -0.5)
-    right = await life.call("guess", {"number": RIGHT}, place=1)
-    assert (right.content, right.reward, right.done) == ("right at guess 2", 1.0, True)
-    steps = (EnvironmentStep(0, -0.5), EnvironmentStep(1, 1.0, done=True, info={"number": RIGHT}))
-    assert await life.take_facts() == EnvironmentFacts(steps)
-    # They are taken once.
-    assert await life.take_facts() is None
-    assert await life.score([{"role": "user", "content": INVITATION}]) == SessionScore(1.0, {"guesses": 2.0})
-    await life.close()
-    await life.close()
-    assert len(host) == 0
-
-
 async def test_what_the_policy_reads_of_a_long_answer_is_what_a_next_session_is_compared_with() -> None:
     """It would be cut twice, and a restartable environment would seem to answer otherwise than before."""
     life = life_of(Answering("x" * 5000, opened=OpenedSession(1, tools=named("look"))))
@@ -76,19 +57,6 @@ async def test_what_the_policy_reads_of_a_long_answer_is_what_a_next_session_is_
     assert life.take_warnings() == ()
     assert message["content"] == (await life.call("look", {}, place=0)).content
     await life.close()
-
-
-async def test_its_tools_are_tools_that_know_their_place_among_the_calls() -> None:
-    life = life_of()
-    await life.open()
-    tool = life.tools["guess"]
-    assert tool.stateful
-    # An argument may have any name.
-    context = ToolContext("b-0", "r", 1, "c", {}, place=3)
-    assert await tool.run(context, number=WRONG, context__=1) == "wrong at guess 1"
-    facts = await life.take_facts()
-    assert facts is not None
-    assert [step.place for step in facts.steps] == [3]
 
 
 @pytest.mark.parametrize(

@@ -26,22 +26,6 @@ def taken_out(clock: Clock) -> Breakers:
     return breakers
 
 
-def test_after_so_many_refusals_in_a_row_a_port_is_down_and_no_other() -> None:
-    breakers = taken_out(Clock())
-    with pytest.raises(TrainerDown, match=DEAD):
-        breakers.check(DEAD)
-    breakers.check(ALIVE)
-
-
-def test_an_answer_in_between_begins_the_count_anew() -> None:
-    breakers = Breakers(Clock())
-    for _ in range(3):
-        for _ in range(FAILURES - 1):
-            breakers.failed(DEAD, "refused")
-        breakers.worked(DEAD)
-        breakers.check(DEAD)
-
-
 def test_when_its_pause_is_over_one_may_try_and_the_others_wait() -> None:
     clock = Clock()
     breakers = taken_out(clock)

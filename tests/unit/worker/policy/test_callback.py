@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from tests.support.batches import claim, submit
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import Step, body, close, say, status
+from tests.support.trainer_script import Step, body, close, say
 
-from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import TrainerProtocolError, TrainerUnreachable
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
@@ -19,7 +18,6 @@ from rolloutpool_worker.policy import Asking, Breakers, CallbackChannel, Http1Cl
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 
 MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
-AT_ONCE = {"retry_after": "0"}
 
 
 class Channel:
@@ -52,23 +50,6 @@ def turn_of(asking: CallbackChannel, zeros: int = 0) -> TurnCall:
     return TurnCall(1, asking.body(MessageBytes(MESSAGES), zeros))
 
 
-async def test_the_request_names_rollout_turn_and_attempt(
-    store: Store, channel: Channel, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, say("8")) as trainer:
-        asking = await channel.to(store, trainer, sampling_params={"top_k": 5})
-        call = turn_of(asking)
-        reply = await asking.sample(call)
-        (asked,) = trainer.exchanges
-    assert reply.message["content"] == "8"
-    assert list(asked.document)[:3] == ["model", "messages", "rollout_id"]
-    assert list(asked.document)[-2:] == ["response_mask", "top_k"]
-    assert (asked.document["response_mask"], asked.document["top_k"]) == (None, 5)
-    assert asked.headers["idempotency-key"] == f"{channel.uid}/1"
-    assert (asked.headers["x-rollout-attempt"], asked.headers["x-request-digest"]) == ("2", call.body.digest)
-    assert "authorization" not in asked.headers
-
-
 @pytest.mark.parametrize("mask", [1, 2, 3])
 @pytest.mark.parametrize("echo", [None, Echo(512, "ab" * 16)])
 async def test_a_trainer_reads_what_the_headers_say(
@@ -91,31 +72,6 @@ async def test_a_trainer_reads_what_the_headers_say(
     )
 
 
-async def test_the_mask_is_part_of_the_body_and_of_its_digest(
-    store: Store, channel: Channel, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, say("8")) as trainer:
-        asking = await channel.to(store, trainer)
-        none, two = turn_of(asking).body, turn_of(asking, 2).body
-    assert orjson.loads(two.data)["response_mask"] == [0, 0]
-    assert b',"response_mask":[0,0]' in two.data
-    assert none.digest != two.digest
-
-
-async def test_a_busy_trainer_is_asked_again_when_it_says_and_then_given_up(
-    store: Store, channel: Channel, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, status(429, retry_after="7"), status(503), status(429)) as trainer:
-        asking = await channel.to(store, trainer)
-        with pytest.raises(TrainerStatusError):
-            await asking.sample(turn_of(asking))
-        assert len(trainer.exchanges) == 3
-        assert len({exchange.content for exchange in trainer.exchanges}) == 1
-    asked, doubled = channel.pauses
-    assert asked == 7
-    assert 0 < doubled < asked
-
-
 @pytest.mark.parametrize("lost", [close(), body(b"<html>502 Bad Gateway</html>")], ids=["closed", "a gateway's page"])
 async def test_a_lost_reply_is_asked_for_again_only_where_that_is_safe(
     store: Store, channel: Channel, tokenizer: ChatTokenizer, lost: Step
@@ -129,11 +85,3 @@ async def test_a_lost_reply_is_asked_for_again_only_where_that_is_safe(
                 with pytest.raises((TrainerUnreachable, TrainerProtocolError)):
                     await asking.sample(turn_of(asking))
             assert len(trainer.exchanges) == calls
-
-
-async def test_protocol_v1_asks_once(store: Store, channel: Channel, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(503, **AT_ONCE), say("8")) as trainer:
-        asking = await channel.to(store, trainer, v1=True)
-        with pytest.raises(TrainerStatusError):
-            await asking.sample(turn_of(asking))
-        assert len(trainer.exchanges) == 1

@@ -193,19 +193,6 @@ async def _no_such_name(name: str) -> list[str]:
     raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
 
-async def test_the_answer_comes_whole_with_its_headers(
-    store: Store, client: TurnClient, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, status(200, x_policy_version="7")) as trainer:
-        spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST)
-        answer = await endpoint.ask("POST", PATH, b'{"a": 1}', {"X-Name": "ключ"}, WHERE)
-        (asked,) = trainer.exchanges
-    assert (answer.data, answer.headers["x-policy-version"]) == (b'{"error": {"type": "x"}}', "7")
-    assert (asked.path, asked.content) == ("/v1/chat/completions", b'{"a": 1}')
-    assert asked.headers["x-name"].encode("latin-1").decode() == "ключ"
-
-
 async def test_a_reply_of_many_objects_is_not_parsed_and_the_same_as_text_is(
     store: Store, client: TurnClient, tokenizer: ChatTokenizer
 ) -> None:
@@ -217,18 +204,6 @@ async def test_a_reply_of_many_objects_is_not_parsed_and_the_same_as_text_is(
         with pytest.raises(TrainerProtocolError, match=r"has 401 JSON objects, 300 are allowed; send .* as text"):
             await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
         assert (await endpoint.ask("POST", PATH, b"{}", {}, WHERE)).data == as_text
-
-
-async def test_a_port_that_refuses_connections_is_taken_out_and_then_not_called(
-    store: Store, client: TurnClient
-) -> None:
-    endpoint = TrainerEndpoint(client, Breakers(), await spec_of(store, NOWHERE), reply_limits=LARGEST)
-    for _ in range(FAILURES):
-        with pytest.raises(TrainerUnreachable, match=r"no connection \(refused\)") as raised:
-            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
-        assert raised.value.retryable
-    with pytest.raises(TrainerDown, match=r"5 calls in a row got no connection \(the last one: refused\)"):
-        await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -257,18 +232,6 @@ async def test_a_call_is_counted_by_how_it_ended(
     fields = {(place, *field.split("|")[1:]) for place, field, _ in take_rows() if field.startswith("model_call_")}
     assert {(place, found) for place, found, _ in fields} == {(url, outcome)}
     assert IN_MODEL_CALL.now == 0
-
-
-async def test_a_call_that_is_never_made_is_not_counted(store: Store, client: TurnClient) -> None:
-    breakers = Breakers()
-    for _ in range(FAILURES):
-        breakers.failed(NOWHERE, "refused")
-    take_rows()
-    with pytest.raises(TrainerDown):
-        await TrainerEndpoint(client, breakers, await spec_of(store, NOWHERE), reply_limits=LARGEST).ask(
-            "POST", PATH, b"{}", {}, WHERE
-        )
-    assert [field for _, field, _ in take_rows() if field.startswith("model_call_")] == []
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,3 @@ def test_ten_megabytes_are_read_from_their_end() -> None:
     ids = IDS * 2_000
     reply = parsed(body([*ids, *NEW]), known_of(ids))
     assert (reply.repeated, reply.prompt_token_ids) == (2_000_000, NEW)
-
-
-def test_a_short_reply_has_no_text() -> None:
-    assert read(orjson.dumps({"prompt_token_ids": IDS[:9]}), None) == ({"prompt_token_ids": IDS[:9]}, 0, None)

@@ -36,11 +36,6 @@ def test_a_right_reply_is_taken_with_what_its_headers_say() -> None:
     assert (reply.keeps_ids, reply.policy_version, reply.prefix) == (True, "7", 2)
 
 
-def test_what_the_headers_do_not_say_is_unknown() -> None:
-    reply = parse_reply(document(prompt_token_ids=...), {}, WHERE, needs_prompt_ids=False)
-    assert (reply.prompt_token_ids, reply.keeps_ids, reply.fingerprint, reply.prefix) == (None, None, None, 0)
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [

@@ -34,10 +34,6 @@ def check(result: RolloutResult, ledger: TokenLedger, *, allow_untrained: bool =
     check_result(result, [ledger], vocab_size=VOCABULARY, allow_untrained=allow_untrained)
 
 
-def test_what_is_whole_passes(ledger: TokenLedger) -> None:
-    check(result_of(ledger), ledger)
-
-
 def damaged(sample: Sample, **changes: Any) -> list[Sample]:
     # As a defect would: past every check that a model makes when it is built.
     return [sample.model_copy(update=changes)]

@@ -127,15 +127,6 @@ async def test_a_void_ticket_says_why(inside: InsideWorker, store: Store) -> Non
     assert [await inside.take(uid) for uid in (ended, taken, "b0-0")] == ["ended", "taken", "gone"]
 
 
-async def test_an_agent_that_this_worker_lacks_waits_for_another_worker(inside: InsideWorker, store: Store) -> None:
-    (uid,) = await inside.submit({"agent": "nobody"})
-    assert await inside.take(uid) == "deferred"
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
-    assert view.waiting is not None
-    assert "has no agent 'nobody'; it has " in view.waiting.message
-
-
 async def test_a_bug_in_an_agent_ends_its_rollout_and_tells_no_details(inside: InsideWorker) -> None:
     @AGENTS.named("unit.buggy")
     async def buggy(conversation: Conversation) -> FinishReason:

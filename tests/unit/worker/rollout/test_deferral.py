@@ -7,7 +7,7 @@ import pytest
 from tests.support.claims import claim_of
 
 from rolloutpool_common.capabilities.grading.wire import GraderChoice
-from rolloutpool_common.protocol.environments import TOOL_SERVER, EnvironmentChoice
+from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
@@ -16,20 +16,6 @@ from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferr
 
 def spec_of(**changes: Any) -> Any:
     return claim_of().spec.model_copy(update=changes)
-
-
-@pytest.mark.parametrize("tools", [None, [], ["add"], ["divide", "add"]])
-def test_a_worker_with_all_of_the_tools_takes_the_rollout(tools: list[str] | None) -> None:
-    assert lacks(spec_of(tools=tools), "w1") is None
-
-
-def test_a_missing_tool_is_named_and_a_thousand_long_ones_are_cut() -> None:
-    missing = lacks(spec_of(tools=["add", "launch"]), "w1")
-    assert isinstance(missing, NeedsMissing)
-    assert missing.message.startswith("worker w1 has no tool 'launch'; it has ")
-    many = lacks(spec_of(tools=[f"{n}{'x' * 1000}" for n in range(1000)]), "w1")
-    assert many is not None
-    assert len(many.message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -46,11 +32,6 @@ def test_whatever_else_is_missing_is_named_with_its_kind(named: dict[str, Any], 
     missing = lacks(spec_of(**named), "w1")
     assert missing is not None
     assert missing.message.startswith(f"worker w1 has no {shown}; it has ")
-
-
-def test_what_protocol_v1_ignores_or_calls_by_itself_is_not_missing() -> None:
-    v1 = {"v1": True, "metadata": {"termination_strategy": "early"}, "environment": EnvironmentChoice(name=TOOL_SERVER)}
-    assert lacks(spec_of(**v1), "w1") is None
 
 
 class Waits:

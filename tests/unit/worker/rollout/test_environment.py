@@ -8,7 +8,7 @@ import pytest
 from tests.support.batches import OWNER
 from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, deeds, still_open
 from tests.support.inside_worker import InsideWorker, inside_worker
-from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, hang, say
 from tests.support.waiting import until
 
@@ -323,34 +323,3 @@ async def test_a_failing_close_changes_nothing(inside: InsideWorker, tokenizer: 
         result = await inside.run_one(server_url=trainer.url, **game(close="fail"))
     assert result.status is RolloutStatus.COMPLETED
     assert len(inside.services.environments) == 0
-
-
-async def test_an_environment_that_this_worker_lacks_waits_for_another_worker(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, say()) as trainer:
-        (uid,) = await inside.submit({"server_url": trainer.url, **game("chess")})
-        assert await inside.take(uid) == "deferred"
-        assert trainer.exchanges == []
-    (waiting, *_) = (await inside.status(uid)).waiting
-    assert "has no environment 'chess'; it has " in waiting.message
-
-
-async def played_with(trainer: ScriptedTrainer, inside: InsideWorker, **options: Any) -> list[Any]:
-    result = await inside.run_one(server_url=trainer.url, **game(), **options)
-    return [message.content for message in result.messages if message.role == "tool"]
-
-
-async def test_the_pools_own_tools_are_there_where_they_are_named(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    script = [say(calls=[call("add", {"a": 1, "b": 2}), call("guess", {"number": RIGHT})]), say("done")]
-    async with scripted_trainer(tokenizer, *script) as trainer:
-        assert await played_with(trainer, inside, tools=["add"]) == ["3", "right at guess 1"]
-        names = [tool["function"]["name"] for tool in trainer.exchanges[0].document["tools"]]
-        assert names == ["guess", "add"]
-    async with scripted_trainer(tokenizer, *script) as trainer:
-        assert await played_with(trainer, inside) == [
-            "Error: Unknown function 'add'. Available: ['guess']",
-            "right at guess 1",
-        ]

@@ -143,17 +143,6 @@ async def test_it_takes_little(inside: InsideWorker, tokenizer: ChatTokenizer, t
     assert orjson.loads(new)["replay"].keys() == {"options", "given", "tools_digest", "journal"}
 
 
-async def test_it_keeps_what_differs_from_the_defaults(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    result = await rollout(inside, tokenizer, 2)
-    assert result.replay is not None
-    assert result.replay.options == {
-        **OPTIONS,
-        "tokenizer_name": "rolloutpool/tiny",
-        "sampling_params": OPTIONS["sampling_params"],
-    }
-    assert result.replay.given == 1
-
-
 async def test_neither_key_nor_endpoint_is_in_it(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     sealed = SECRETS.encrypt(KEY)
     result = await rollout(inside, tokenizer, 2, callback_api_key=sealed)
@@ -161,12 +150,6 @@ async def test_neither_key_nor_endpoint_is_in_it(inside: InsideWorker, tokenizer
     text = encode_result(result).decode() + repr(kept)
     assert not any(part in text for part in (KEY, sealed, "callback_api_key", "127.0.0.1"))
     assert not KEPT_OPTIONS & {"callback_api_key", "server_url"}
-
-
-async def test_it_can_be_left_out(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    result = await rollout(inside, tokenizer, 2, replay_record=False)
-    assert result.replay is None
-    assert result.messages
 
 
 def test_only_the_last_snapshots_are_kept() -> None:

@@ -23,15 +23,6 @@ async def double(_: ToolContext, n: float) -> object:
     return 2 * n
 
 
-async def test_a_decorated_function_is_registered_with_its_schema(tools: Registry[Tool]) -> None:
-    made = tool("unit.double", "Doubles", NUMBER)(double)
-    assert tools.get("unit.double") is made
-    assert (made.name, made.shown["function"]["description"]) == ("unit.double", "Doubles")
-    assert made.validator.is_valid({"n": 2})
-    assert not made.validator.is_valid({"n": "two"})
-    assert await made.run(ToolContext("b-0", "r", 1, "c", {}), n=2) == 4
-
-
 @pytest.mark.usefixtures("tools")
 def test_a_name_is_taken_once() -> None:
     tool("unit.taken", "First", NUMBER)(double)

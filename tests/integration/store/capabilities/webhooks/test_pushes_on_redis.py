@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from cryptography.fernet import Fernet
 from tests.integration.store.test_retention import check_nothing_is_left, run_some_hundred
 from tests.support.batches import OWNER, claim, result_of, submit
 from tests.support.pushes import due_push
@@ -14,7 +13,7 @@ from rolloutpool_common.capabilities.webhooks.pushes import Pushes
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.store import SecretStore, Store, deletion
+from rolloutpool_common.store import Store, deletion
 
 TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 
@@ -56,12 +55,6 @@ async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store,
     lots = await asyncio.gather(*(Pushes(store if i % 2 else other).take(7, lease_s=60) for i in range(8)))
     assert sorted(push.uid for lot in lots for push in lot) == sorted(uids)
     assert await Pushes(store).take(10, lease_s=60) == []
-
-
-async def test_a_push_whose_worker_died_is_due_again_with_its_next_attempt(store: Store) -> None:
-    (uid,) = await finished(store, 1)
-    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=1)]
-    assert await Pushes(store).take(1, lease_s=0) == [due_push(uid, attempt=2)]
 
 
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
@@ -108,36 +101,6 @@ async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: S
     assert (await store.totals.read()).gauges["pushes_pending"] == 0
 
 
-async def test_cancelling_a_batch_delivers_who_was_cancelled_and_no_earlier_end(store: Store) -> None:
-    done, open_ = await submit(store, 2, asks={"webhooks": TO})
-    claimed = await claim(store, done)
-    await store.rollouts.finish(claimed, result_of(claimed))
-    for _ in range(2):
-        await store.batches.cancel(done.rpartition("-")[0])
-    assert [push.uid for push in await Pushes(store).take(10, lease_s=60)] == [open_]
-    assert await delivery_counts(store, done) == {"pending": 1, "stopped": 1}
-
-
-async def test_a_batch_whose_pushes_wait_is_kept_for_a_day_more_and_no_longer(
-    store: Store, raw: redis.asyncio.Redis
-) -> None:
-    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
-    waits, taken = [(await submit(store, asks={"webhooks": to}))[0] for _ in range(2)]
-    for uid in (waits, taken):
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
-        await raw.zadd("rp:ended", {uid.rpartition("-")[0]: 1})
-    assert (await store.reconciliation.run_once()).deleted == 0
-    # One is delivered, and goes. The other one has had its day.
-    (push,) = [push for push in await Pushes(store).take(9, lease_s=60) if push.uid == taken]
-    await Pushes(store).settle(push, "delivered")
-    assert (await store.reconciliation.run_once()).deleted == 1
-    assert await store.rollouts.view(waits, OWNER) is not None
-    await raw.zadd("rp:ended", {waits.rpartition("-")[0]: 1})
-    assert (await store.reconciliation.run_once()).deleted == 1
-    assert await raw.exists("rp:push:due") == 0
-
-
 async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
     store: Store, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,23 +117,6 @@ async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
             await store.batches.delete(uid.rpartition("-")[0])
     assert (await store.reconciliation.run_once()).deleted == 1
     assert await store.rollouts.view(uid, OWNER) is None
-
-
-async def test_pushes_wait_until_they_are_delivered_or_dead(redis_url: str) -> None:
-    store = Store.open(redis_url, secrets=SecretStore([Fernet.generate_key().decode()], source="the test"))
-    to = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
-    uids = await submit(store, 3, asks={"webhooks": to})
-    for uid in uids:
-        await store.rollouts.cancel(uid)
-    await Pushes(store).take(3, lease_s=60)
-    await Pushes(store).settle(due_push(uids[0]), "delivered")
-    for _ in range(2):
-        await Pushes(store).settle(due_push(uids[1]), "dead")
-    await Pushes(store).settle(due_push(uids[2]), "retry", retry_in_s=60)
-    standing = await store.totals.read()
-    assert standing.gauges["pushes_pending"] == 1
-    assert {k: n for k, n in standing.totals.items() if k.startswith("push:")} == {"push:delivered": 1, "push:dead": 1}
-    await store.close()
 
 
 async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: Any) -> None:

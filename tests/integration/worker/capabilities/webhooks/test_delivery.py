@@ -5,17 +5,15 @@ import time
 
 import pytest
 import redis.asyncio
-from tests.integration.worker.test_cancel import patient_pool
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
 from tests.support.pool import Pool
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Exchange, close, say, status
+from tests.support.trainer_script import Exchange, status
 from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.webhooks.push import PushEvent, SignatureInvalid, verify
 from rolloutpool_common.capabilities.webhooks.pushes import Pushes
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
-from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import ChatTokenizer
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
@@ -72,30 +70,6 @@ async def test_a_push_is_signed_and_carries_the_whole_result(pool: Pool, tokeniz
             event(pushed[uid], "another secret")
 
 
-async def test_a_plain_text_secret_signs_too(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(200)) as receiver:
-        (uid,) = await end(pool, receiver.url, secret="just some text")
-        await settled(pool, uid)
-        assert event(receiver.exchanges[0], "just some text").data.uid == uid
-
-
-@pytest.mark.parametrize("code", [500, 429, 404, 302])
-async def test_a_refused_push_is_made_again_under_the_same_id(pool: Pool, tokenizer: ChatTokenizer, code: int) -> None:
-    async with scripted_trainer(tokenizer, status(code), status(200)) as receiver:
-        (uid,) = await end(pool, receiver.url)
-        assert await settled(pool, uid) == {"delivered": 1}
-        assert [request.header("webhook-id") for request in receiver.exchanges] == [uid, uid]
-        for request in receiver.exchanges:
-            assert event(request).data.uid == uid
-
-
-async def test_a_receiver_that_is_away_gets_it_later(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, close(), status(200)) as receiver:
-        (uid,) = await end(pool, receiver.url)
-        assert await settled(pool, uid) == {"delivered": 1}
-        assert len(receiver.exchanges) == 2
-
-
 async def test_a_push_that_failed_for_long_is_made_again(pool: Pool, tokenizer: ChatTokenizer) -> None:
     """It used to be given up after the eighth attempt, two minutes after the first one."""
     async with scripted_trainer(tokenizer, status(400), status(503), status(200)) as receiver:
@@ -111,13 +85,6 @@ async def test_a_push_that_failed_for_long_is_made_again(pool: Pool, tokenizer: 
         assert {request.header("webhook-id") for request in receiver.exchanges} == {uid}
 
 
-async def test_gone_is_taken_at_its_word(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(410)) as receiver:
-        (uid,) = await end(pool, receiver.url)
-        assert await settled(pool, uid) == {"dead": 1}
-        assert len(receiver.exchanges) == 1
-
-
 async def test_an_impossible_address_hurts_no_other_push(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, status(200)) as receiver:
         for url in ("http://127.0.0.1:99999", "http://" + "a" * 300, "http://[::1"):
@@ -127,34 +94,6 @@ async def test_an_impossible_address_hurts_no_other_push(pool: Pool, tokenizer: 
             state = await pool.store.batches.status(bad.rpartition("-")[0], OWNER)
             assert state is not None
             assert state.delivery["pending"] == 1
-
-
-async def test_cancel_after_the_end_stops_only_the_delivery(redis_url: str, tokenizer: ChatTokenizer) -> None:
-    async with (
-        patient_pool(redis_url) as (pool, _),
-        scripted_trainer(tokenizer, say("8")) as trainer,
-        scripted_trainer(tokenizer, status(503)) as receiver,
-    ):
-        to = Delivery(callback_url=f"{receiver.url}/hook", secret="long enough")
-        (uid,) = await pool.submit(shared={"server_url": trainer.url}, asks={"webhooks": to})
-        before = await pool.result(uid)
-
-        async def refused() -> bool:
-            return bool(receiver.exchanges)
-
-        # It is refused, so it stays due.
-        await until(refused)
-        assert await pool.store.rollouts.cancel(uid) is RolloutStatus.COMPLETED
-        assert await pool.result(uid) == before
-        batch = await pool.store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert batch is not None
-        assert {state: n for state, n in batch.delivery.items() if n} == {"stopped": 1}
-        assert (await pool.store.totals.read()).gauges["pushes_pending"] == 0
-
-
-async def test_a_push_to_such_a_host_is_given_up_at_once(pool: Pool) -> None:
-    (uid,) = await end(pool, "http://169.254.169.254/latest")
-    assert await settled(pool, uid) == {"dead": 1}
 
 
 async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool, tokenizer: ChatTokenizer) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.rendering.checks.conformance import run, tokenizer_name
+from rolloutpool_common.rendering.checks.conformance import run
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -48,11 +48,6 @@ def conversation(case: dict[str, Any]) -> dict[str, Any]:
 
 def faults(document: dict[str, Any], directory: Path) -> list[tuple[str, ...]]:
     return [outcome.faults for outcome in run(document, directory)]
-
-
-@pytest.mark.parametrize("name", ["@lenml/tokenizer-small@3.7.2", "@lenml/tokenizer-small", "tokenizer-small", "small"])
-def test_a_packages_name_is_a_directorys_name(name: str) -> None:
-    assert tokenizer_name({"tokenizer": name}) == "small"
 
 
 def test_right_cases_pass(case: dict[str, Any], conversation: dict[str, Any], directory: Path) -> None:

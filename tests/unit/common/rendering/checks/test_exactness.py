@@ -149,16 +149,6 @@ def test_a_broken_renderer_is_called_wrong(
         assert failing.messages[-1]["role"] in ("user", "tool")
 
 
-def test_the_smallest_case_that_fails_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one_dummy_context(monkeypatch)
-    rounds = found(family("counted_results", tmp_path))["tool rounds"]
-    assert (rounds.exact, rounds.tried) == (0, 3)
-    assert rounds.failing is not None
-    assert rounds.failing.case == "user > 1 past call > tool > [1 call, stop sampled] > tool (tools shown)"
-    assert '{"id": 1}' in rounds.failing.template
-    assert '{"id": 0}' in rounds.failing.ours
-
-
 def test_the_same_text_in_other_ids_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = family("built_headers", tmp_path)
 
@@ -179,12 +169,6 @@ def test_the_same_text_in_other_ids_is_wrong(tmp_path: Path, monkeypatch: pytest
     assert "in other ids" in finding.reason
     assert finding.failing is not None
     assert finding.failing.ours == finding.failing.template
-
-
-def test_a_broken_first_prompt_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ChatTokenizer.render_prompt
-    monkeypatch.setattr(ChatTokenizer, "render_prompt", lambda *args, **options: real(*args, **options)[1:])
-    assert {"first prompt", "tools in the first prompt"} <= set(wrong(found(family("rounds", tmp_path))))
 
 
 def test_messages_that_both_leave_out_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +216,6 @@ NEEDS_OBJECTS = (
 def counted(tokenizer: ChatTokenizer) -> list[tuple[str, ConstructVerdict]]:
     found = try_recount(tokenizer, full_render_of(tokenizer))
     return [(finding.name.rpartition(", ")[2], finding.verdict) for finding in found]
-
-
-def test_both_forms_of_arguments_are_counted(tiny: ChatTokenizer) -> None:
-    assert counted(tiny) == [("arguments as text", "exact"), ("arguments parsed", "exact")]
 
 
 def test_a_form_that_the_template_refuses_is_not_checked(make_tokenizer: MakeTokenizer) -> None:

@@ -4,7 +4,6 @@ import pytest
 from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import real_tokenizer
 
-from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.rendering.checks.exactness import ConstructVerdict
 from rolloutpool_common.rendering.checks.report import TokenizerReport, TokenizerVerdict, examine
 
@@ -19,15 +18,6 @@ SPLIT = WITH_CALLS.replace("m.content", "(m.content.split('</think>')[-1] if m.r
 
 def found(report: TokenizerReport) -> dict[str, str]:
     return {finding.probe: finding.detail for finding in report.findings}
-
-
-def test_an_appending_template_is_exact(tiny: ChatTokenizer) -> None:
-    report = examine(tiny)
-    assert (report.verdict, report.reason, report.without_tools) == (TokenizerVerdict.EXACT, "", TokenizerVerdict.EXACT)
-    assert all(finding.fine for finding in report.findings)
-    assert found(report)["history"] == "append-only"
-    assert found(report)["end of an answer"] == "'<|im_end|>'"
-    assert found(report)["generation prompt"] == "'<|im_start|>assistant\\n'"
 
 
 @pytest.mark.parametrize(
@@ -63,12 +53,6 @@ def test_edits_of_history_need_a_trainer_that_keeps_ids(
     assert report.verdict is TokenizerVerdict.KEEPING
     assert edit in report.reason
     assert edit in found(report)["history"]
-
-
-def test_dropped_tools_are_a_warning(make_tokenizer: MakeTokenizer) -> None:
-    report = examine(make_tokenizer(WITH_CALLS + GENERATION))
-    assert "silently" in found(report)["tools shown to the policy"]
-    assert (report.verdict, report.without_tools) == (TokenizerVerdict.KEEPING, TokenizerVerdict.EXACT)
 
 
 def test_a_template_without_tool_results_is_refused(make_tokenizer: MakeTokenizer) -> None:

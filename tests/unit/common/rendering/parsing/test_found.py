@@ -1,43 +1,8 @@
 """Calls that are JSON."""
 
-from typing import Any
-
 import pytest
 
-from rolloutpool_common.rendering.parsing.found import CallStatus, broken, call_of, decode, usable_name
-
-SPAN = (3, 9)
-
-
-@pytest.mark.parametrize(
-    ("value", "name", "arguments"),
-    [
-        ({"name": "add", "arguments": {"ä": 1}}, "add", '{"ä": 1}'),
-        ({"name": "add", "parameters": {"a": 1}}, "add", '{"a": 1}'),
-        ({"name": "add", "arguments": " as it is"}, "add", " as it is"),
-        ({"type": "function", "function": {"name": "add", "arguments": {}}}, "add", "{}"),
-        ({"name": "add", "arguments": None}, "add", "null"),
-    ],
-)
-def test_a_call(value: Any, name: str, arguments: str) -> None:
-    call = call_of(value, "raw", SPAN)
-    assert (call.start, call.end, call.name, call.arguments, call.status, call.fault) == (
-        *SPAN,
-        name,
-        arguments,
-        CallStatus.OK,
-        "",
-    )
-
-
-def test_a_broken_call_has_the_name_that_can_be_read() -> None:
-    call = broken('{"name" : "add", "arguments": {', SPAN, "why")
-    assert (call.name, call.arguments, call.fault) == (
-        "add",
-        '{"name" : "add", "arguments": {',
-        "Invalid tool call, not run: why",
-    )
-    assert broken("", SPAN, "").name == "invalid_tool_call"
+from rolloutpool_common.rendering.parsing.found import decode, usable_name
 
 
 def test_names() -> None:

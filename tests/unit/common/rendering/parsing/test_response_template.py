@@ -1,6 +1,5 @@
 """A template in the form of transformers: what it finds, and what it takes for a call and is none."""
 
-import json
 from typing import Any
 
 import pytest
@@ -31,18 +30,6 @@ def find(text: str, before: str = "<|im_start|>assistant\n") -> Found:
     return TemplateParser(TEMPLATE).find(text, before=before, tools=[])
 
 
-def test_thoughts_content_and_calls() -> None:
-    found = find(f"<think>\nso\n</think>\nI add.\n{CALL}")
-    assert (found.reasoning, found.content) == ("so", "I add.")
-    (call,) = found.calls
-    assert (call.name, json.loads(call.arguments), call.status) == ("add", {"a": 1}, CallStatus.OK)
-
-
-def test_thoughts_that_the_prompt_has_begun() -> None:
-    found = find("so\n</think>\nIt is 38.", "<|im_start|>assistant\n<think>\n")
-    assert (found.reasoning, found.content) == ("so", "It is 38.")
-
-
 def test_content_alone() -> None:
     assert find("It is 38.") == Found("It is 38.")
 
@@ -58,10 +45,6 @@ def test_a_broken_call_is_told(body: str) -> None:
     (call,) = find(f"<tool_call>{body}</tool_call>").calls
     assert call.status is not CallStatus.OK
     assert call.fault.startswith("Invalid tool call, not run: ")
-
-
-def test_two_calls() -> None:
-    assert [call.name for call in find(CALL + CALL.replace("add", "sub")).calls] == ["add", "sub"]
 
 
 @pytest.mark.parametrize(

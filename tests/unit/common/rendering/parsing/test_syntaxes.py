@@ -149,11 +149,6 @@ def test_a_call_that_is_cut_anywhere_is_never_run(syntax: str, whole: str) -> No
     assert call.status is CallStatus.OK
 
 
-def test_calls_before_a_cut_one_are_whole() -> None:
-    found = find("hermes", '<tool_call>{"name":"a"}</tool_call> <tool_call>{"name":"b"}')
-    assert [(call.name, call.status) for call in found] == [("a", CallStatus.OK), ("b", CallStatus.UNCLOSED)]
-
-
 @pytest.mark.parametrize("syntax", BY_NAME)
 def test_long_nonsense_takes_no_time(syntax: str) -> None:
     for piece in ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", '{"name":', BEGIN, "<parameter=", "<arg_key>", "\n"):

@@ -29,26 +29,6 @@ def calls_of(parsed: ParsedTurn) -> list[tuple[str, Any]]:
     return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
 
 
-def test_an_answer(tiny: ChatTokenizer) -> None:
-    assert parse(tiny, "It is 38.").message == {
-        "role": "assistant",
-        "content": "It is 38.",
-        "tool_calls": None,
-        "tool_call_id": None,
-    }
-
-
-def test_a_call(tiny: ChatTokenizer) -> None:
-    parsed = parse(tiny, f"I add.\n{CALL}")
-    assert parsed.message["content"] == "I add."
-    assert calls_of(parsed) == [("add", {"a": 15, "b": 23})]
-    (call,) = parsed.calls
-    assert (call.status, call.span) == (CallStatus.OK, (7, 7 + len(CALL)))
-    assert call.id == parsed.message["tool_calls"][0]["id"]
-    assert len(call.id) == 9
-    assert CALL_FAULTS not in parsed.message
-
-
 def test_thoughts_are_no_content_and_hold_no_calls(tiny: ChatTokenizer) -> None:
     parsed = parse(tiny, f"<think>\nperhaps {CALL}\n</think>\n\n{CALL}")
     assert parsed.message["reasoning_content"] == f"perhaps {CALL}"
@@ -74,21 +54,6 @@ def test_a_call_that_cannot_be_run_is_a_call_with_a_fault(
     assert made["function"]["name"] == name
     assert list(parsed.message[CALL_FAULTS]) == [made["id"]]
     assert parsed.calls[0].status is status
-
-
-def test_a_call_that_was_cut_is_content(tiny: ChatTokenizer) -> None:
-    for end in range(1, len(CALL)):
-        parsed = parse(tiny, f"I add. {CALL[:end]}", whole=False)
-        assert parsed.message["tool_calls"] is None
-        assert parsed.message["content"] == f"I add. {CALL[:end]}"
-    two = parse(tiny, f"{CALL} {CALL[:30]}", whole=False)
-    assert (len(two.calls), two.message["content"]) == (1, CALL[:30])
-
-
-def test_a_turn_without_ids(tiny: ChatTokenizer) -> None:
-    for whole in (True, False):
-        parsed = TurnParser.of(tiny, [TOOL]).parse([], after=[], whole=whole)
-        assert (parsed.message["content"], parsed.calls) == ("", ())
 
 
 def test_without_tools_a_family_need_not_be_known(make_tokenizer: MakeTokenizer) -> None:

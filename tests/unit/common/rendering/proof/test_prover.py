@@ -93,17 +93,6 @@ def test_a_guard_is_what_words_are_compared_with() -> None:
     assert Source.NEW in proof.reads
 
 
-QWEN = (
-    "{% for m in messages %}{% set content = m.content %}{% if m.role == 'assistant' %}"
-    "{% if '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "{% endif %}<|im_start|>{{ m.role }}\n{{ content }}<|im_end|>\n{% endfor %}" + END
-)
-
-
-def test_a_turn_whose_thoughts_are_cut_off_still_ends_with_its_words() -> None:
-    assert proof_of(QWEN).parts == ("<|im_end|>\n<|im_start|>user\n", Word(0, "content"), "<|im_end|>\n<a>")
-
-
 @pytest.mark.parametrize(
     "printed",
     [
@@ -187,13 +176,6 @@ def test_ids_and_names_are_words_only_where_the_new_messages_own_are_printed() -
     assert own.parts == ('"}[:][', Word(0, "name"), ":", Word(0, "tool_call_id"), "]", Word(0, "content"))
     assert turns.parts is None
     assert Source.TURN in turns.reads
-
-
-def test_the_last_sentinel_counts_where_a_turn_says_something_and_calls() -> None:
-    shape = TurnShape(says=True, calls=1, as_text=True, beside=(), new=TOOL.new, system=False, tools=False)
-    proof = proof_of("{% for m in messages %}{{ m.content }}|" + CALLS + ";{% endfor %}", shape)
-
-    assert proof.parts == ('\\"}";', Word(0, "content"), "|;")
 
 
 @pytest.mark.parametrize(
@@ -348,9 +330,3 @@ def test_where_only_parts_are_asked_they_are_the_same(behind: str) -> None:
 
     assert (less.parts, less.guard) == (whole.parts, whole.guard)
     assert whole.independent or not less.independent
-
-
-def test_arguments_of_the_template_are_known() -> None:
-    source = said("{% if thinks %}T{% endif %}{{ date }}")
-
-    assert proof_of(source, thinks=True, date="1 May").parts == ("T1 May[user]", Word(0, "content"), "T1 May<a>")

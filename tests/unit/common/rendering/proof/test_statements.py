@@ -4,10 +4,9 @@ None may be proved. `is false` on a joined value was once taken as decided; seve
 """
 
 import pytest
-from tests.support.turn_shapes import QUESTION
 from tests.unit.common.rendering.proof.test_prover import CALLS, END, TOOL, proof_of
 
-from rolloutpool_common.rendering.proof import Source, Word
+from rolloutpool_common.rendering.proof import Source
 
 LOOP = "{% for m in messages %}{{ m.content }};{% endfor %}"
 FOOLS = {
@@ -159,11 +158,6 @@ def test_a_default_of_a_macro_may_read_its_other_arguments() -> None:
     assert parts[-1] == ";x"
 
 
-def test_a_macro_that_prints_a_word_is_run() -> None:
-    source = "{% macro f(x) %}<{{ x }}>{% endmacro %}{% for m in messages %}{{ f(m.content) }};{% endfor %}"
-    assert proof_of(source).parts == (">;<", Word(0, "content"), ">;")
-
-
 def test_a_generator_is_true_though_it_is_empty() -> None:
     parts = proof_of(LOOP + "{{ 'yes' if [] | map('upper') }}").parts
     assert parts is not None
@@ -184,10 +178,3 @@ def test_a_lookup_of_the_calls_name_is_the_turns_word() -> None:
     proof = proof_of(source, TOOL)
     assert proof.parts is None
     assert {Source.TURN, Source.EARLIER} <= proof.reads
-
-
-def test_what_is_written_before_the_turn_matters_nothing() -> None:
-    source = "{% for m in messages %}{{ loop.index }}{{ m.content }};{% endfor %}".replace(
-        "{{ loop.index }}", "{% if m.role == 'assistant' %}{{ loop.index }}{{ messages[0].content }}{% endif %}"
-    )
-    assert proof_of(source, QUESTION).parts is not None

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import orjson
 import pytest
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.capabilities.engines.api import sampling_fields, with_ids
+from rolloutpool_worker.capabilities.engines.api import sampling_fields
 
 
 def spec(**sampling: Any) -> RolloutSpec:
@@ -23,18 +22,9 @@ def spec(**sampling: Any) -> RolloutSpec:
     )
 
 
-def test_ids_are_written_before_all_else() -> None:
-    assert orjson.loads(with_ids("prompt", b"1,2,3", {"n": 1})) == {"prompt": [1, 2, 3], "n": 1}
-
-
 def test_parameters_that_only_the_batch_knows_go_along() -> None:
     found = sampling_fields(spec(temperature=0.5, top_k=20, stop=["\n"], stop_token_ids=[7]), [9, 7])
     assert found == {"temperature": 0.5, "top_p": 1.0, "top_k": 20, "stop": ["\n"], "stop_token_ids": [7, 9]}
-
-
-def test_without_stop_strings_none_are_sent() -> None:
-    assert "stop" not in sampling_fields(spec(stop=None), [])
-    assert "stop" not in sampling_fields(spec(stop=[]), [])
 
 
 @pytest.mark.parametrize("name", ["n", "stream", "best_of", "max_new_tokens", "detokenize", "echo"])

@@ -11,7 +11,6 @@ from tests.support.forks import planned
 from tests.support.imitated_engine import ImitatedEngine, experts_of, logprob_of, mask_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.rollouts_of_a_run import ADD
-from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.capabilities.engines.attachments import AttachedPiece
@@ -108,21 +107,6 @@ async def test_each_row_stands_beside_its_id(
         told = masks.logprobs[masks.present]
         ids = np.array(result.samples[0].response_ids)[masks.present]
         assert told.tolist() == [logprob_of(int(token)) / 2 for token in ids]
-
-
-@BOTH
-async def test_a_turn_that_was_aborted_and_went_on(
-    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, ADD, "It is 8.") as engine:
-        started(engine).version = "11"
-        engine.abort_after(3, 0, 4)
-        uid = await submit(store, engine.url, protocol)
-        assert await inside.take(uid) == "completed"
-    result, pieces = await inside.result(uid), await pieces_of(store, uid)
-    check(result, pieces)
-    # Of the call that has sampled nothing there is no piece.
-    assert [piece.turn for piece in pieces if piece.kind == "routed_experts"] == [1, 1, 1, 2]
 
 
 @BOTH
@@ -244,17 +228,6 @@ async def test_no_more_is_stored_than_was_promised(
     assert lacks[0] is None
     assert lacks[-1] == "too_large"
     assert len((await inside.result(uid)).turns) == 5
-
-
-async def test_a_batch_that_asks_for_nothing_gets_nothing(
-    inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-) -> None:
-    async with sglang_server(tokenizer, ADD, "It is 8.") as engine:
-        uid = await submit(store, started(engine).url, "sglang", attach=[])
-        assert await inside.take(uid) == "completed"
-        assert not any("return_routed_experts" in request.document for request in engine.asked)
-    assert await read_record(store, uid) is None
-    assert (await inside.result(uid)).attachments is None
 
 
 async def test_a_cancelled_rollout_leaves_none(inside: InsideWorker, store: Store, tokenizer: ChatTokenizer) -> None:

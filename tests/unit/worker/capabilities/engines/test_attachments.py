@@ -28,7 +28,7 @@ from rolloutpool_worker.capabilities.engines.attachments import (
 )
 from rolloutpool_worker.capabilities.engines.reply import ReplyReader
 from rolloutpool_worker.capabilities.engines.sglang import SglangApi
-from rolloutpool_worker.capabilities.engines.vllm import COMPLETIONS, GENERATE, VllmApi
+from rolloutpool_worker.capabilities.engines.vllm import VllmApi
 
 CONTEXT = [11, 12, 13, 5, 6, 9]
 """Three ids of a prompt, and three that were sampled."""
@@ -100,17 +100,6 @@ class TestNpy:
 
 
 class TestRouted:
-    @pytest.mark.parametrize(("start", "came"), [(0, rows(0, 5)), (2, rows(2, 5)), (2, rows(0, 5)), (4, rows(4, 5))])
-    def test_the_rows_of_the_wanted_places(self, start: int, came: NDArray[np.int32]) -> None:
-        found = routed_attachment("…", npy_rows(npy(came)), start=start, sent_from=start, end=5)
-        assert (found.start, found.rows, found.lacks) == (start, 5 - start, None)
-        assert np.array_equal(opened(found.arrays["experts"]), rows(start, 5))
-
-    @pytest.mark.parametrize("came", [rows(0, 4), rows(1, 5), rows(3, 5), np.concatenate((rows(0, 5), rows(4, 5)))])
-    def test_another_number_of_rows_is_of_other_ids(self, came: NDArray[np.int32]) -> None:
-        found = routed_attachment("…", npy_rows(npy(came)), start=2, sent_from=2, end=5)
-        assert (found.lacks, found.rows, found.arrays) == (UNUSABLE, 0, {})
-
     def test_what_was_not_sent_is_said(self) -> None:
         assert routed_attachment(None, None, start=2, sent_from=2, end=5).lacks is AttachmentLack.NOT_SENT
         assert routed_attachment([[1]], None, start=2, sent_from=2, end=5).lacks is UNUSABLE
@@ -128,15 +117,6 @@ class TestRouted:
 
 
 class TestMasks:
-    def test_a_mask_for_each_id(self) -> None:
-        found = mask_attachment([[5, 7], [6], [9, 2, 4]], [5, 6, 9], first=3, logprobs=[-0.5, 0, -1])
-        assert (found.start, found.rows, found.lacks) == (3, 3, None)
-        assert opened(found.arrays["lengths"]).tolist() == [2, 1, 3]
-        assert opened(found.arrays["ids"]).tolist() == [5, 7, 6, 9, 2, 4]
-        assert opened(found.arrays["logprobs"]).tolist() == [-0.5, 0, -1]
-        assert "logprobs" not in mask_attachment([[5]], [5], first=0).arrays
-        assert mask_attachment(None, [5], first=0).lacks is AttachmentLack.NOT_SENT
-
     @pytest.mark.parametrize(
         "masks",
         [
@@ -171,13 +151,6 @@ def of_vllm(**choice: Any) -> dict[AttachmentKind, CallAttachment]:
 
 
 class TestVllm:
-    def test_it_is_asked_from_the_first_place_that_is_not_known(self) -> None:
-        api = VllmApi(spec("vllm", ROUTED, MASK), [])
-        assert orjson.loads(api.body(GENERATE, call()))["sampling_params"]["routed_experts_prompt_start"] == 2
-        assert orjson.loads(api.body(COMPLETIONS, call()))["routed_experts_prompt_start"] == 2
-        for plain in (VllmApi(spec("vllm"), []), VllmApi(spec("vllm", MASK), [])):
-            assert b"routed_experts" not in plain.body(GENERATE, call()) + plain.body(COMPLETIONS, call())
-
     def test_the_documented_form(self) -> None:
         """Base64 of `.npy` bytes, a row for each id but the last; and a list of ids for each sampled id."""
         sent = base64.b64encode(npy(rows(2, 5).astype("|u1"))).decode()
@@ -211,21 +184,6 @@ def flat(start: int, end: int) -> str:
 
 
 class TestSglang:
-    def test_the_first_reply_shows_how_long_a_row_is(self) -> None:
-        api = SglangApi(spec("sglang", ROUTED, MASK), [])
-        assert orjson.loads(api.body("", call()))["routed_experts_start_len"] == 0
-        first = of_sglang(api, routed_experts=flat(0, 5))[ROUTED]
-        assert np.array_equal(opened(first.arrays["experts"]), rows(2, 5).reshape(3, 6))
-        # From now on only what is new is asked for, and an engine that sends all is understood as well.
-        document = orjson.loads(api.body("", call()))
-        assert (document["routed_experts_start_len"], document["return_routed_experts"]) == (2, True)
-        assert document["return_sampling_mask"] is True
-        for sent in (flat(2, 5), flat(0, 5)):
-            again = of_sglang(api, routed_experts=sent)[ROUTED]
-            assert np.array_equal(opened(again.arrays["experts"]), rows(2, 5).reshape(3, 6))
-        for wrong in (flat(1, 5), flat(3, 5), flat(0, 4)):
-            assert of_sglang(api, routed_experts=wrong)[ROUTED].lacks is UNUSABLE
-
     def test_it_may_say_where_its_rows_begin(self) -> None:
         api = SglangApi(spec("sglang", ROUTED), [])
         found = of_sglang(api, routed_experts=flat(1, 5), routed_experts_start_len=1)[ROUTED]
@@ -238,11 +196,6 @@ class TestSglang:
         found = of_sglang(SglangApi(spec("sglang", MASK), []), **sent)[MASK]
         assert opened(found.arrays["logprobs"]).tolist() == [-1.0, -0.5, 0.0]
         assert opened(found.arrays["lengths"]).tolist() == list(map(len, masks))
-
-    def test_nothing_is_asked_for_that_no_batch_wants(self) -> None:
-        body = SglangApi(spec("sglang"), []).body("", call())
-        assert b"routed" not in body
-        assert b"mask" not in body
 
 
 def test_a_batch_may_not_set_what_the_channel_sets() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.batches import NOWHERE
 from tests.support.engine_channels import BOTH, IDS, PROMPT, Channels, prompt, versions
-from tests.support.imitated_engine import Refusal, logprob_of
+from tests.support.imitated_engine import Refusal
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import COMPLETIONS, GENERATE, vllm_server
 
@@ -15,20 +15,6 @@ from rolloutpool_common.outcomes import Category
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.engines.engines import KEEP_SECONDS, SILENCE, Engines
-from rolloutpool_worker.capabilities.engines.reply import Finish
-
-
-@BOTH
-async def test_a_turn_is_what_the_engine_has_sampled(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, IDS) as engine:
-        engine.version = "12"
-        turn = await (await channels.to(store, engine, protocol)).sample(1, prompt())
-    assert (versions(turn), turn.finish, turn.aborts) == ([("12", IDS)], Finish.STOP, 0)
-    assert turn.logprobs == [logprob_of(token) for token in IDS]
-    (asked,) = engine.asked
-    assert asked.document.get("token_ids", asked.document.get("input_ids")) == PROMPT
 
 
 async def test_what_vllm_is_sent(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
@@ -121,16 +107,6 @@ async def test_what_sglang_is_sent(store: Store, channels: Channels, tokenizer: 
         "cache_salt": "12",
         "stream": False,
     }
-
-
-@BOTH
-async def test_the_key_travels_as_bearer(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, IDS) as engine:
-        engine.key = "engine-key"
-        channel = await channels.to(store, engine, protocol, callback_api_key="engine-key")
-        assert (await channel.sample(1, prompt())).ids == IDS
 
 
 @pytest.mark.parametrize(
@@ -344,20 +320,6 @@ async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up
     assert now < KEEP_SECONDS
     assert (seen, channels.pauses) == ([None, None], [])
     assert [asked.document["cache_salt"] for asked in engine.asked] == uids
-
-
-async def test_a_group_stays_together_on_the_first_turn_and_a_rollout_later(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer
-) -> None:
-    async with sglang_server(tokenizer, IDS) as engine:
-        channel = await channels.to(store, engine, "sglang", group="b/g")
-        await channel.sample(1, prompt())
-        await channel.sample(2, prompt())
-    told = [
-        {asked.headers["x-session-id"], asked.headers["x-smg-routing-key"], asked.document["session_id"]}
-        for asked in engine.asked
-    ]
-    assert told == [{"b/g"}, {channels.uid}]
 
 
 async def test_a_reply_of_ten_megabytes_is_not_read(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:

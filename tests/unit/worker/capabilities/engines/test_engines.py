@@ -11,7 +11,6 @@ from rolloutpool_worker.capabilities.engines.engines import (
     KEEP_SECONDS,
     SILENCE,
     TRIES,
-    VERSION_SECONDS,
     Engines,
     context_length_of,
 )
@@ -61,26 +60,12 @@ def models(*lengths: Any) -> dict[str, Any]:
     return {"data": [{"id": f"m{i}", "max_model_len": length} for i, length in enumerate(lengths)]}
 
 
-async def test_many_rollouts_ask_once() -> None:
-    engines, ask = Engines(), Asked(models(4096))
-    found = await asyncio.gather(*(engines.context_length(ENGINE, "m0", ask) for _ in range(20)))
-    assert (set(found), ask.times) == ({4096}, 1)
-
-
 async def test_what_is_not_told_is_not_asked_again_either() -> None:
     engines, ask = Engines(), Asked(None)
     assert [await engines.context_length(ENGINE, None, ask) for _ in range(3)] == [None] * 3
     engines.learn_context_length(ENGINE, None, 100)
     assert await engines.context_length(ENGINE, None, ask) == 100
     assert ask.times == 1
-
-
-async def test_a_length_is_asked_again_after_a_while() -> None:
-    clock = Clock()
-    engines, ask = Engines(clock), Asked(models(10))
-    assert await engines.context_length(ENGINE, None, ask) == 10
-    clock.now, ask.answer = KEEP_SECONDS + 1, models(20)
-    assert await engines.context_length(ENGINE, None, ask) == 20
 
 
 async def test_an_error_is_no_answer() -> None:
@@ -92,35 +77,6 @@ async def test_an_error_is_no_answer() -> None:
     with pytest.raises(LookupError, match="nobody"):
         await engines.context_length(ENGINE, None, fail)
     assert await engines.context_length(ENGINE, None, Asked(models(7))) == 7
-
-
-async def test_the_version_is_asked_once_a_second() -> None:
-    clock = Clock()
-    engines, ask = Engines(clock), Asked("12")
-    assert [await engines.version(ENGINE, ask, Pauses()) for _ in range(3)] == ["12"] * 3
-    assert ask.times == 1
-    clock.now, ask.answer = VERSION_SECONDS + 0.1, "13"
-    assert await engines.version(ENGINE, ask, Pauses()) == "13"
-
-
-async def test_an_engine_that_does_not_tell_its_version_is_left_alone() -> None:
-    clock = Clock()
-    engines, ask = Engines(clock), Asked(None)
-    assert [await engines.version(ENGINE, ask, Pauses()) for _ in range(3)] == [None] * 3
-    clock.now = VERSION_SECONDS + 0.1
-    assert await engines.version(ENGINE, ask, Pauses()) is None
-    assert ask.times == 1
-
-
-async def test_a_question_that_fails_is_asked_again_and_all_wait_for_its_answer() -> None:
-    engines, ask = Engines(), Asked(TrainerUnreachable())
-
-    def recovers() -> None:
-        ask.answer = "12"
-
-    pauses = Pauses(recovers)
-    found = await asyncio.gather(*(engines.version(ENGINE, ask, pauses) for _ in range(8)))
-    assert (set(found), ask.times, len(pauses.seconds)) == ({"12"}, 2, 1)
 
 
 async def test_an_engine_whose_weights_cannot_be_asked_for_is_asked_again_soon() -> None:
@@ -146,17 +102,6 @@ async def test_a_refusal_that_would_come_again_holds_nobody_up() -> None:
     assert (ask.times, pauses.seconds) == (1, [])
     clock.now, ask.answer = SILENCE.longest_s, "12"
     assert await engines.version(ENGINE, ask, pauses) == "12"
-
-
-def test_a_path_that_is_missing_is_tried_again_after_a_while() -> None:
-    clock = Clock()
-    engines = Engines(clock)
-    assert not engines.lacks(ENGINE, "/p")
-    engines.learn_lack(ENGINE, "/p")
-    assert engines.lacks(ENGINE, "/p")
-    assert not engines.lacks(ENGINE, "/q")
-    clock.now = KEEP_SECONDS + 1
-    assert not engines.lacks(ENGINE, "/p")
 
 
 @pytest.mark.parametrize(

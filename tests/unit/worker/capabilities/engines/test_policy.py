@@ -57,17 +57,6 @@ def asker(tokenizer: ChatTokenizer, text: str, finish: Finish = Finish.STOP) -> 
     return _Asking(engine, tokens), engine, tokens
 
 
-async def test_the_first_turn_is_asked_with_the_rendered_prompt(tokenizer: ChatTokenizer) -> None:
-    asking, engine, tokens = asker(tokenizer, "It is 8.")
-    reply, asked = await asking.ask(1)
-    assert asked == AskedTurn(1)
-    assert engine.asked == [(1, tokens.prompt())]
-    assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
-    assert (reply.token_ids, reply.message["content"]) == (tokenizer.encode("It is 8."), "It is 8.")
-    assert (reply.finish_reason, reply.policy_version, reply.aborts) == ("stop", "2", 1)
-    assert len(reply.logprobs) == len(reply.token_ids)
-
-
 async def test_a_later_turn_is_asked_with_what_was_planned(tokenizer: ChatTokenizer) -> None:
     asking, engine, tokens = asker(tokenizer, "It is 8.")
     reply, asked = await asking.ask(1)
@@ -83,15 +72,6 @@ async def test_a_later_turn_is_asked_with_what_was_planned(tokenizer: ChatTokeni
     with pytest.raises(RequestChanged):
         await asking.ask(2)
     assert len(engine.asked) == 2
-
-
-@pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.REPETITION])
-async def test_only_a_stop_ends_a_turn(tokenizer: ChatTokenizer, finish: Finish) -> None:
-    text = '<tool_call>{"name": "add"'
-    asking, _, _ = asker(tokenizer, text, finish)
-    reply, _ = await asking.ask(1)
-    assert (reply.message["content"], reply.message["tool_calls"]) == (text, None)
-    assert reply.finish_reason == finish.value
 
 
 async def test_nothing_has_to_be_asked_about_repetitions(tokenizer: ChatTokenizer) -> None:

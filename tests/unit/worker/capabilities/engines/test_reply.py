@@ -1,6 +1,5 @@
 """An engine's reply is used as a whole, or refused with the reason."""
 
-import itertools
 from typing import Any
 
 import orjson
@@ -8,15 +7,12 @@ import pytest
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_worker.capabilities.engines.reply import (
-    EngineTurn,
-    Finish,
     ReplyReader,
     SampledCall,
     VersionSpan,
     check_call,
 )
 from rolloutpool_worker.policy.foreign_reply import ForeignReply
-from rolloutpool_worker.policy.reply import SampledPart
 
 WHERE = "turn 1"
 UID = "b0c1d2-0"
@@ -31,15 +27,6 @@ def sampled(**changes: Any) -> SampledCall:
     """A right reply of three ids, changed."""
     fields = {"ids": [5, 6, 9], "logprobs": [-0.1, -0.2, -0.3], "finish": "stop", "spans": None, **changes}
     return reader().sampled(**fields)
-
-
-def test_a_right_reply() -> None:
-    assert sampled() == SampledCall([5, 6, 9], [-0.1, -0.2, -0.3], Finish.STOP, (VersionSpan(None, 0, 3),))
-
-
-@pytest.mark.parametrize("finish", list(Finish))
-def test_a_reply_may_have_no_ids(finish: Finish) -> None:
-    assert sampled(ids=[], logprobs=[], finish=finish.value) == SampledCall([], [], finish, ())
 
 
 @pytest.mark.parametrize(
@@ -86,18 +73,6 @@ def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], why: str
 def test_spans_that_cannot_be_read_are_refused(listed: Any) -> None:
     with pytest.raises(TrainerProtocolError):
         reader().spans(listed)
-
-
-def test_versions_may_be_numbers_or_missing() -> None:
-    listed = [{"version": 12, "start": 0, "end": 2}, {"version": None, "start": 2, "end": 3}]
-    assert reader().spans(listed) == (VersionSpan("12", 0, 2), VersionSpan(None, 2, 3))
-    assert reader().spans(None) is None
-
-
-def test_the_prompt_is_compared_without_being_read() -> None:
-    found = reader({"prompt_token_ids": [1, 2], "choices": []})
-    assert found.document["prompt_token_ids"] not in ([1, 2], None)  # a word stands for it
-    found.check_prompt(found.document["prompt_token_ids"])
 
 
 @pytest.mark.parametrize(
@@ -150,20 +125,6 @@ def test_a_reply_that_is_cut_anywhere_is_refused() -> None:
     for end in range(len(whole)):
         with pytest.raises(TrainerProtocolError):
             ReplyReader(whole[:end], b"1,2", WHERE)
-
-
-@pytest.mark.parametrize("choices", [None, [], [{}, {}], {}, [None], "x"])
-def test_one_choice_is_expected(choices: Any) -> None:
-    with pytest.raises(TrainerProtocolError):
-        reader({"choices": choices}).only_choice()
-
-
-def test_a_turn_is_its_parts() -> None:
-    parts = SampledPart([1, 2], [-0.1, -0.2], "4"), SampledPart([3], [-0.3], "5")
-    turn = EngineTurn(parts, Finish.STOP, aborts=1)
-    assert (turn.ids, turn.logprobs, turn.version) == ([1, 2, 3], [-0.1, -0.2, -0.3], "5")
-    assert EngineTurn((), Finish.LENGTH).version is None
-    assert list(itertools.chain(*(part.ids for part in parts))) == turn.ids
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.support.engine_channels import BOTH
 from tests.support.imitated_engine import ImitatedEngine, Refusal, logprob_of
-from tests.support.inside_worker import REPLAY, InsideWorker, inside_worker
+from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.sglang_server import sglang_server
 from tests.support.trainer_script import ADD, ADD_COMPACT
 from tests.support.vllm_server import vllm_server
 from tests.support.waiting import until
 
-from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
-from rolloutpool_worker.capabilities.engines.engines import Engines
-from rolloutpool_worker.capabilities.engines.opened import OpenEngines
 
 ANSWER = "It is 38."
 MESSAGES = [{"role": "user", "content": "Calculate 15 + 23"}]
@@ -57,19 +55,6 @@ def check_exact(result: RolloutResult, engine: ImitatedEngine, *turns: int) -> N
             ids = asked.document.get("token_ids") or asked.document.get("input_ids") or asked.document["prompt"]
             assert ids == whole[: len(ids)]
     assert result.alignment is Alignment.EXACT
-
-
-@BOTH
-async def test_the_first_prompt_shows_the_tools_that_the_rollout_may_call(
-    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, ANSWER) as engine:
-        with_one = await run(worker, engine, protocol, tools=["add"])
-        with_none = await run(worker, engine, protocol, tools=[])
-    (one,), (none,) = ([tokenizer.decode(s.prompt_ids) for s in r.samples] for r in (with_one, with_none))
-    assert '"add"' in one
-    assert '"multiply"' not in one
-    assert "<tools>" not in none
 
 
 @BOTH
@@ -226,32 +211,6 @@ async def test_a_broken_call_is_told_to_the_policy(
 
 
 @BOTH
-async def test_a_call_that_is_cut_is_not_run(
-    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, ADD, ANSWER) as engine:
-        most = len(engine.ids_of(1)) - 3
-        result = await run(worker, engine, protocol, sampling_params={"max_tokens": most})
-    assert (result.finish_reason, result.num_tool_calls, len(engine.asked)) == (FinishReason.LENGTH, 0, 1)
-    assert result.samples[0].response_ids == engine.ids_of(1)[:most]
-
-
-@BOTH
-async def test_a_context_that_is_full_ends_the_rollout(
-    worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, ADD, ANSWER) as engine:
-        first = await run(worker, engine, protocol)
-        engine.context = len(first.samples[0].prompt_ids) + len(engine.ids_of(1)) + 4
-        cast(OpenEngines, worker.services.capabilities["engines"]).engines = Engines()
-        engine.asked.clear()
-        result = await run(worker, engine, protocol)
-    assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.LENGTH)
-    assert [turn.sampled_tokens for turn in result.turns] == [len(engine.ids_of(1)), 0]
-    assert len(engine.asked) == 1
-
-
-@BOTH
 async def test_a_prompt_that_is_too_long_is_the_requests_fault(
     worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:
@@ -261,37 +220,6 @@ async def test_a_prompt_that_is_too_long_is_the_requests_fault(
     assert result.failure is not None
     assert result.failure.kind is FailureKind.REQUEST
     assert engine.asked == []
-
-
-async def test_a_history_that_is_edited_forks(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    steps: list[dict[str, Any]] = [
-        {"sample": {}},
-        {"run_tools": {}},
-        {"edit": [*MESSAGES, {"role": "user", "content": "Again."}]},
-        {"sample": {"train": False}},
-        {"say": [{"role": "user", "content": "Go on."}]},
-        {"sample": {}},
-    ]
-    async with vllm_server(tokenizer, ADD, ANSWER, "Yes.") as engine:
-        result = await run(worker, engine, "vllm", agent=REPLAY, metadata={"steps": steps})
-    assert result.alignment is Alignment.EXACT
-    first, second = result.samples
-    assert first.response_ids == engine.ids_of(1)
-    prompts = [asked.document["token_ids"] for asked in engine.asked]
-    assert prompts[0] == first.prompt_ids
-    assert prompts[1] == tokenizer.render_prompt(steps[2]["edit"], tools=_shown(first.prompt_ids, tokenizer))
-    whole = [*second.prompt_ids, *second.response_ids]
-    assert all(prompt == whole[: len(prompt)] for prompt in prompts[1:])
-    assert sum(second.response_mask) == len(engine.ids_of(3))
-
-
-def _shown(prompt: list[int], tokenizer: ChatTokenizer) -> Any:
-    """The tools of the worker, which the first prompt shows."""
-    from rolloutpool_worker.tools import TOOLS
-
-    shown = [tool.shown for tool in TOOLS.values()]
-    assert tokenizer.render_prompt(MESSAGES, tools=shown) == prompt
-    return shown
 
 
 @BOTH

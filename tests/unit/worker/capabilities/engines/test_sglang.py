@@ -70,25 +70,6 @@ def test_a_last_version_alone_is_an_upper_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "finish",
-    [
-        {"type": "abort", "message": "Abort in waiting queue", "status_code": None, "err_type": None},
-        {"type": "abort"},
-    ],
-)
-def test_an_abort_before_the_first_id(finish: dict[str, Any]) -> None:
-    document = {"text": "", "output_ids": [], "meta_info": {"id": "u/3", "finish_reason": finish}}
-    assert read(document) == SampledCall([], [], Finish.ABORT, ())
-
-
-def test_an_abort_with_ids_needs_all_that_a_whole_turn_needs() -> None:
-    finish = {"type": "abort", "message": "", "status_code": None, "err_type": None}
-    assert read(generated(finish_reason=finish)).ids == [5, 6, 9]
-    with pytest.raises(TrainerProtocolError):
-        read(generated(finish_reason=finish, output_token_logprobs=None))
-
-
-@pytest.mark.parametrize(
     ("entries", "why"),
     [
         ([[-0.1, 5, None], [-0.2, 6, None]], "not of the output_ids"),
@@ -103,8 +84,3 @@ def test_an_abort_with_ids_needs_all_that_a_whole_turn_needs() -> None:
 def test_entries_that_do_not_fit(entries: Any, why: str) -> None:
     with pytest.raises(TrainerProtocolError, match=why):
         read(generated(output_token_logprobs=entries))
-
-
-def test_a_list_of_replies_is_none() -> None:
-    with pytest.raises(TrainerProtocolError, match="not an object"):
-        read(f"[{GENERATED}]")

@@ -1,6 +1,6 @@
 """The ledger as an engine's prompt: its text is its ids, whatever has happened to it."""
 
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
@@ -51,26 +51,6 @@ def check_prompt(tokens: EngineTokens) -> None:
     assert prompt.length == len(tokens.ledger)
 
 
-async def test_the_first_prompt_is_rendered_once(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
-    await tokens.open(ASK)
-    await tokens.open(MORE)
-    assert tokens.ledger.ids == tokenizer.render_prompt(ASK)
-    check_prompt(tokens)
-
-
-async def test_parts_of_text_are_the_joined_text_in_prompts_and_deltas(
-    tokens: EngineTokens, tokenizer: ChatTokenizer
-) -> None:
-    asked = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("Calculate ", "5 + 3")]}]
-    more = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("And 4", " more?")]}]
-    other = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
-    for one, first, then in ((tokens, asked, more), (other, ASK, MORE)):
-        await one.open(first)
-        await ingest(one, 1, part(5, cast(int, tokenizer.close_id)))
-        await one.append(then, first, 1)
-    assert tokens.ledger.ids == other.ledger.ids
-
-
 async def test_an_image_that_was_stored_ends_the_rollout(tokens: EngineTokens) -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "base64"}}]}]
     says = r"turn 1: the prompt: A message of the role user has content\[0\]: type image_url; only text is supported"
@@ -81,26 +61,6 @@ async def test_an_image_that_was_stored_ends_the_rollout(tokens: EngineTokens) -
     # The policy has not written it, so it is not the policy's fault.
     with pytest.raises(TemplateUnusable, match="turn 1: A message of the role user has"):
         await tokens.append(image, ASK, 1)
-
-
-async def test_the_prompt_follows_the_ledger(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
-    close = cast(int, tokenizer.close_id)
-    await tokens.open(ASK)
-    check_prompt(tokens)
-    assert await ingest(tokens, 1, part(5, 6, version="1"), part(7, close, version="2")) is DriftLabel.NONE
-    check_prompt(tokens)
-    await tokens.append(MORE, ASK, 1)
-    check_prompt(tokens)
-    # What follows a turn may be rendered again, with further messages.
-    await tokens.append([*MORE, *MORE], ASK, 1)
-    check_prompt(tokens)
-    await ingest(tokens, 2, part(8, close))
-    check_prompt(tokens)
-    await tokens.replace(MORE, 2)
-    check_prompt(tokens)
-    assert await ingest(tokens, 3, part(9, close), edited=True) is DriftLabel.EDITED
-    check_prompt(tokens)
-    assert [sample.response_ids[0] for sample in tokens.ledger.samples()] == [5, 9]
 
 
 async def test_another_worker_has_the_same_prompt(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
@@ -116,18 +76,6 @@ async def test_another_worker_has_the_same_prompt(tokens: EngineTokens, tokenize
     check_prompt(again)
 
 
-async def test_a_turn_without_ids_is_a_turn(tokens: EngineTokens) -> None:
-    await tokens.open(ASK)
-    await ingest(tokens, 1, part(5))
-    await tokens.append(MORE, ASK, 1)
-    before = tokens.ledger.ids
-    await ingest(tokens, 2)
-    assert tokens.ledger.ids == before
-    check_prompt(tokens)
-    await tokens.append(MORE, ASK, 2)
-    check_prompt(tokens)
-
-
 async def test_a_reply_with_an_id_beyond_the_vocabulary_leaves_nothing(
     tokens: EngineTokens, tokenizer: ChatTokenizer
 ) -> None:
@@ -136,19 +84,6 @@ async def test_a_reply_with_an_id_beyond_the_vocabulary_leaves_nothing(
         await ingest(tokens, 1, part(5), part(tokenizer.vocab_size))
     assert tokens.ledger.samples() == []
     check_prompt(tokens)
-
-
-async def test_the_end_of_a_turn_in_parts_is_found(tokens: EngineTokens, tokenizer: ChatTokenizer) -> None:
-    close = cast(int, tokenizer.close_id)
-    await tokens.open(ASK)
-    whole = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
-    await whole.open(ASK)
-    await ingest(tokens, 1, part(5, 6), part(close))
-    await ingest(whole, 1, part(5, 6, close))
-    for each in (tokens, whole):
-        await each.append(MORE, ASK, 1)
-    assert tokens.ledger.ids == whole.ledger.ids
-    assert tokens.ledger.last_sampled(2).tolist() == [6, close]  # type: ignore[attr-defined]
 
 
 async def test_a_group_renders_its_prompt_once(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,42 +42,10 @@ def reported(kept: TurnAttachments, samples: list[Sample]) -> AttachmentsReport:
     return report
 
 
-def test_all_that_was_sampled_is_there() -> None:
-    kept = TurnAttachments(spec(ROUTED, MASK), 100_000)
-    kept.add([piece(1), piece(1, kind=MASK)])
-    # A turn in two calls, because the engine has aborted the first.
-    kept.add([piece(2, 1), piece(2, 1, MASK), piece(2, 3), piece(2, 3, MASK)])
-    report = reported(kept, [sample((1, 2)), sample((2, 4))])
-    assert report.missing == {ROUTED: 0, MASK: 0}
-    assert [found.turn for found in read_pieces(_without_arrays(kept).record())] == [1, 1, 2, 2, 2, 2]
-    assert report.bytes == 6 * 1200
-
-
 def _without_arrays(kept: TurnAttachments) -> TurnAttachments:
     bare = TurnAttachments(spec(ROUTED), 100_000)
     bare.add([PackedPiece(**{**vars(one), "arrays": {}}) for one in kept._pieces])
     return bare
-
-
-def test_what_an_earlier_attempt_had_is_missing() -> None:
-    kept = TurnAttachments(spec(ROUTED, MASK), 100_000)
-    kept.add([piece(3), piece(3, kind=MASK, lacks=AttachmentLack.NOT_SENT)])
-    report = reported(kept, [sample((1, 2), (2, 2), (3, 2))])
-    assert report.missing == {ROUTED: 2, MASK: 3}
-
-
-def test_half_of_a_turn_is_not_the_turn() -> None:
-    kept = TurnAttachments(spec(ROUTED), 100_000)
-    kept.add([piece(1, 2), piece(1, 3, lacks=AttachmentLack.UNUSABLE)])
-    report = reported(kept, [sample((1, 5))])
-    assert report.missing == {ROUTED: 1}
-
-
-def test_turns_before_its_own_have_theirs_elsewhere() -> None:
-    kept = TurnAttachments(spec(ROUTED), 100_000, 3)
-    kept.add([piece(3)])
-    report = reported(kept, [sample((1, 2), (2, 2), (3, 2))])
-    assert report.missing == {ROUTED: 0}
 
 
 def test_no_more_is_kept_than_was_promised() -> None:
@@ -96,11 +64,3 @@ def test_nothing_is_said_where_nothing_was_sampled() -> None:
     kept = TurnAttachments(spec(ROUTED), 100_000)
     assert kept.fields([]) == ({}, [])
     assert kept.record() == b""
-
-
-def test_without_a_promise_nothing_is_kept() -> None:
-    kept = TurnAttachments(spec(ROUTED), 0)
-    kept.add([piece(1)])
-    assert kept.record() == b""
-    report = reported(kept, [sample((1, 2))])
-    assert (report.missing, report.bytes) == ({ROUTED: 1}, 0)

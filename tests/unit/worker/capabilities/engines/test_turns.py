@@ -139,18 +139,6 @@ async def test_a_drain_ends_the_wait(store: Store, channels: Channels, tokenizer
 
 
 @BOTH
-async def test_no_more_is_asked_for_than_fits(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, IDS) as engine:
-        # SGLang leaves the last place of its context free.
-        engine.context = len(PROMPT) + 5 + (protocol == "sglang")
-        turn = await (await channels.to(store, engine, protocol)).sample(1, prompt())
-    assert (turn.ids, turn.finish) == (IDS[:5], Finish.LENGTH)
-    assert [asked.status for asked in engine.asked] == [200]
-
-
-@BOTH
 async def test_a_context_that_is_full_ends_the_turn_unasked(
     store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:

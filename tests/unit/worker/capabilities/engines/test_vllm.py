@@ -7,7 +7,6 @@ import pytest
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_worker.capabilities.engines.api import EngineCall
 from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall, VersionSpan
 from rolloutpool_worker.capabilities.engines.vllm import COMPLETIONS, GENERATE, VllmApi
 
@@ -62,12 +61,6 @@ def test_a_generated_turn() -> None:
     assert read(GENERATE, GENERATED) == SampledCall([5, 6, 9], [-0.1, -0.2, -0.3], Finish.STOP, spans)
 
 
-def test_a_completed_turn() -> None:
-    assert read(COMPLETIONS, COMPLETED) == SampledCall(
-        [12095, 13], [-0.5, -0.25], Finish.LENGTH, (VersionSpan("7", 0, 2),)
-    )
-
-
 def test_a_turn_over_a_weight_update() -> None:
     ids = list(range(128))
     content = [{"token_id": i, "logprob": -0.5, "rank": 1, "top_logprobs": []} for i in ids]
@@ -88,13 +81,6 @@ def test_older_versions_name_the_id_in_the_tokens_text_and_send_no_versions() ->
     content[1]["token"] = "token_id:7"
     with pytest.raises(TrainerProtocolError, match="not of the sampled ids"):
         read(GENERATE, document)
-
-
-@pytest.mark.parametrize("ids", [[], None])
-def test_an_abort_before_the_first_id(ids: list[int] | None) -> None:
-    document = generated(token_ids=ids, logprobs=None, finish_reason="abort", weight_versions=[])
-    document["prompt_token_ids"] = None
-    assert read(GENERATE, document) == SampledCall([], [], Finish.ABORT, ())
 
 
 def test_an_abort_with_ids_needs_all_that_a_whole_turn_needs() -> None:
@@ -120,17 +106,3 @@ def test_completions_have_their_ids_where_they_were_asked_for() -> None:
     document["choices"][0]["logprobs"]["token_logprobs"] = [None, -0.25]
     with pytest.raises(TrainerProtocolError, match="at 0"):
         read(COMPLETIONS, document)
-
-
-def test_stop_strings_need_the_text() -> None:
-    call = EngineCall("n", "s", b"1,2", 7, "v")
-    for stop, text in ((None, False), (["\n"], True)):
-        body = orjson.loads(api(sampling_params={"stop": stop}).body(GENERATE, call))
-        assert body["sampling_params"]["detokenize"] is text
-
-
-@pytest.mark.parametrize(
-    ("document", "version"), [({"weight_version": "12"}, "12"), ({"weight_version": 12}, "12"), ({}, None)]
-)
-def test_the_version_of_the_weights(document: dict[str, Any], version: str | None) -> None:
-    assert api().version(document) == version

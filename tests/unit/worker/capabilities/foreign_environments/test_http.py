@@ -209,13 +209,6 @@ async def test_no_tool_leads_to_another_route(name: str) -> None:
         assert server.seen == {}
 
 
-async def test_a_row_may_have_no_tools_and_no_seed() -> None:
-    with served(ResourcesServer()) as environment:
-        for task in ({}, {"responses_create_params": 3}, {"responses_create_params": {"tools": None}}):
-            assert (await environment.open(task, None, "b-0", 1)).tools == []
-        await environment.aclose()
-
-
 async def test_no_address_that_a_seed_returns_is_called() -> None:
     elsewhere = ResourcesServer()
     with serve_callback(elsewhere.app, [0]) as other:

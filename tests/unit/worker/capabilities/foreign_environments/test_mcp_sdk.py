@@ -67,15 +67,6 @@ async def test_one_that_was_never_opened_is_closed_and_not_called() -> None:
         await connection.call("a", {}, 1.0)
 
 
-async def test_the_error_of_one_call_ends_no_other() -> None:
-    connection = McpConnection(Sdk(bad=ValueError("bad")).connect)
-    await connection.open()
-    with pytest.raises(ValueError, match="bad"):
-        await connection.call("bad", {}, 1.0)
-    assert (await connection.call("a", {}, 1.0)).text == "a"
-    await connection.close()
-
-
 async def test_a_connection_that_ends_in_a_call_answers_it() -> None:
     """The SDK's task group may cancel the task, and not say why."""
     connection = McpConnection(Sdk(dies=asyncio.CancelledError()).connect)
@@ -96,19 +87,6 @@ async def test_a_caller_that_leaves_ends_the_connection_and_does_not_wait() -> N
         await call
     await connection.close()
     assert len(sdk.tasks) == 2
-
-
-async def test_an_opening_that_fails_says_why() -> None:
-    class Refusing(contextlib.AbstractAsyncContextManager["Sdk"]):
-        async def __aenter__(self) -> Sdk:
-            raise OSError("refused")
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    connection = McpConnection(Refusing)
-    with pytest.raises(OSError, match="refused"):
-        await connection.open()
-    await connection.close()
 
 
 def page(names: list[str], cursor: str | None, *, version: int) -> Any:

@@ -38,12 +38,6 @@ async def test_a_row_is_played_scored_and_closed(environment: SkyrlGymEnvironmen
     assert ROW["reward_spec"] == {"ground_truth": "42"}
 
 
-async def test_a_row_may_have_no_prompt(environment: SkyrlGymEnvironment) -> None:
-    opened = await environment.open({"reward_spec": {"ground_truth": "1"}}, None, "b-0", 1)
-    assert opened.messages == []
-    await environment.close(opened.session)
-
-
 @pytest.mark.parametrize("text", ["stop", "exit"])
 async def test_what_a_step_raises_is_a_fault_of_its_session(environment: SkyrlGymEnvironment, text: str) -> None:
     host = EnvironmentHost(seconds=5.0, result_bytes=1000)

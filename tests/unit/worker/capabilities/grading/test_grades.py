@@ -29,13 +29,6 @@ def test_good_answers_are_grades(name: str) -> None:
     assert read_answer(write_grades([grade])) == [grade]
 
 
-def test_what_they_say_is_kept() -> None:
-    assert checked_grades(True, [ONE], of_groups=False) == [Grade(1.0)]
-    assert checked_grades(ANSWERS["rewards per token"](ONE), [ONE], of_groups=False) == [
-        Grade(1.0, {}, [[0.0, 1.0, 2.0], [0.0, 1.0]])
-    ]
-
-
 @pytest.mark.parametrize("name", INVALID)
 def test_everything_else_is_refused_at_once(name: str) -> None:
     answer = INVALID[name](ONE)

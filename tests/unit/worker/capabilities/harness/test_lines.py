@@ -72,12 +72,6 @@ def test_arguments_that_differ_differ(one: str, other: str) -> None:
     assert shape_of(said("assistant", None, [("f", one)])) != shape_of(said("assistant", None, [("f", other)]))
 
 
-def test_blanks_around_a_reply_are_no_part_of_it() -> None:
-    assert shape_of(said("assistant", "\n\nyes \r\n")) == shape_of(said("assistant", "yes"))
-    assert shape_of(said("assistant", "\n\n", [("f", "{}")])) == shape_of(said("assistant", None, [("f", "{}")]))
-    assert shape_of(said("user", "yes ")) != shape_of(said("user", "yes"))
-
-
 def test_a_reply_that_comes_back_continues_its_line_with_the_policy_s_ids() -> None:
     lines, line = begun()
     found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], "t")
@@ -99,14 +93,6 @@ def test_what_does_not_go_on_begins_a_line(history: list[Message], tools: str, r
     lines, _ = begun()
     found = lines.find(2, replied, history, tools)
     assert (found.begins, found.line.number) == (True, 2)
-
-
-def test_a_new_line_takes_what_it_shares_as_it_was_sampled() -> None:
-    reply = {**SHELL, "reasoning_content": "hm"}
-    lines, line = begun(reply)
-    found = lines.find(2, 1, [USER, given_back(SHELL, 1), result_of(1)], "other")
-    assert (found.line.parent, found.line.shared) == (line, 2)
-    assert found.new[1] == reply
 
 
 def test_an_id_of_a_reply_that_was_not_there_yet_stays_as_it_is() -> None:

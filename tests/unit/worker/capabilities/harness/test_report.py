@@ -70,27 +70,12 @@ def test_a_session_without_a_call_has_no_lines() -> None:
     assert judge([]) == []
 
 
-def test_a_session_without_tools_has_a_main_line() -> None:
-    talk = Talk()
-    _, history = talk.call(USER, tools="", reply=DONE)
-    talk.call(*history, USER, tools="", reply=DONE)
-    assert talk.kinds() == [("main", None, 2)]
-
-
 def test_a_dropped_reply_and_what_follows() -> None:
     talk = Talk()
     _, history = talk.call(USER)
     _, history = talk.call(*history, result_of(1), reply=DONE)
     talk.call(*history[:-1], said("user", "no"), reply=DONE)
     assert talk.kinds() == [("main", None, 1), ("continuation", 1, 1)]
-
-
-def test_after_a_compaction_all_of_the_line_before_is_trained() -> None:
-    talk = Talk()
-    _, history = talk.call(USER)
-    talk.call(*history, said("user", "summarise"), reply=DONE)
-    talk.call(said("user", "Done. Go on."), reply=DONE)
-    assert talk.kinds() == [("main", None, 2), ("continuation", 1, 1)]
 
 
 def test_a_sub_agent_and_a_title() -> None:

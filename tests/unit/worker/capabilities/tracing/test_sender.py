@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from tests.support.otlp_sink import collector
 
 from rolloutpool_worker.capabilities.tracing.sender import Attributes, SpanSender, TraceSpan
 
@@ -17,22 +16,6 @@ def sent(endpoint: str, count: int = 1) -> None:
         about: Attributes = {"n": 1, "name": "x"}
         sender.send(TraceSpan("chat", span_id, PARENT, 0.0, about, 2e-6, "network_error", is_call=True), TRACE, 1_000)
     sender.close()
-
-
-def test_a_span_keeps_its_ids_and_times() -> None:
-    with collector() as found:
-        sent(found.url)
-    (span,) = found.spans
-    assert (span.trace_id, span.span_id, span.parent_id) == (TRACE, SPAN, PARENT)
-    assert (span.begun_ns, span.ended_ns, span.is_error) == (1_000, 3_000, True)
-    assert span.attributes == {"n": 1, "name": "x", "error.type": "network_error"}
-    assert found.paths == {"/v1/traces"}
-
-
-def test_an_endpoint_with_a_path_is_taken_as_it_is() -> None:
-    with collector() as found:
-        sent(f"{found.url}/otlp/traces")
-    assert found.paths == {"/otlp/traces"}
 
 
 def test_a_collector_that_is_away_costs_the_spans_and_little_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -92,17 +92,6 @@ async def test_a_turn_that_failed_says_why_and_so_does_the_rollout(
     assert found.named("invoke_agent")[0].attributes["error.type"] == result.failure.category
 
 
-async def test_without_an_endpoint_there_is_no_header(
-    fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
-) -> None:
-    async with (
-        scripted_trainer(tokenizer, say("8")) as trainer,
-        inside_worker(fake_redis, tokenizers) as inside,
-    ):
-        await inside.run_one(server_url=trainer.url)
-    assert "traceparent" not in trainer.exchanges[0].headers
-
-
 @pytest.mark.parametrize("answer", [200, 400, 503])
 async def test_a_collector_cannot_harm_a_rollout(
     fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, answer: int

@@ -42,26 +42,11 @@ async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Stor
     assert await Pushes(other).take(9, lease_s=0) == [DuePush(uid, 2, f"{OWNER} {TO.callback_url}", 0)]
 
 
-async def test_a_delivered_push_is_counted_and_never_due_again(store: Store, uid: str) -> None:
-    (push,) = await Pushes(store).take(9, lease_s=60)
-    await Pushes(store).settle(push, "delivered")
-    assert await Pushes(store).take(9, lease_s=0) == []
-    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
-    assert status is not None
-    assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1}
-
-
 async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store, uid: str) -> None:
     (push,) = await Pushes(store).take(9, lease_s=60)
     await store.rollouts.cancel(uid)
     await Pushes(store).settle(push, "retry")
     assert await Pushes(store).take(9, lease_s=0) == []
-
-
-async def test_a_dead_push_is_listed(store: Store, uid: str) -> None:
-    (push,) = await Pushes(store).take(9, lease_s=60)
-    await Pushes(store).settle(push, "dead")
-    assert uid in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
 
 
 async def due(store: Store, url: str, count: int, owner: str = OWNER) -> list[str]:
