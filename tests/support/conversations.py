@@ -105,9 +105,11 @@ class MemoryRollouts:
         del claim
         self.idempotent = True
 
-    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> None:
+    async def journal(
+        self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"", two: bool = False
+    ) -> None:
         """Keeps the records that are missing."""
-        del claim, note
+        del claim, note, two
         if self.lost:
             raise ClaimLost
         if len(records) > self.room:

@@ -96,8 +96,8 @@ class InsideWorker:
         rollouts = self.services.store.rollouts
         journal = rollouts.journal
 
-        async def stopping(claim: Claim, journaled: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> Any:
-            noted = await journal(claim, journaled, turns=turns, note=note)
+        async def stopping(claim: Claim, journaled: Sequence[JournalRecord], **options: Any) -> Any:
+            noted = await journal(claim, journaled, **options)
             if len(journaled) >= records:
                 self.services.drain.begin()
             return noted

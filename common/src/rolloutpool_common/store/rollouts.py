@@ -46,6 +46,7 @@ from rolloutpool_common.store.records import (
 )
 from rolloutpool_common.store.rollout_view import read_view
 from rolloutpool_common.store.rows import row_of
+from rolloutpool_common.store.store_call import StoreCall
 from rolloutpool_common.store.v1_answers import V1End
 
 PRECANCEL_SECONDS = 600
@@ -109,16 +110,25 @@ class Rollouts:
             return ClaimRefused(claim["outcome"].decode())
         return read_claim(claim, uid, worker_id, role, token)
 
-    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> Any:
+    async def journal(
+        self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"", two: bool = False
+    ) -> Any:
         """Makes the last record durable, and sends the earlier ones again that Redis has lost.
 
-        What a capability notes is durable with the record, or neither is. Returns its answer (`on_record`), if any.
+        With `two` the record before it was not sent yet, and travels in front of it. What a capability notes is durable
+        with the last record, or neither is. Returns its answer (`on_record`), if any.
         """
         # Nearly always one call, for the last record. After a gap the loop goes back to the first one that Redis lost.
         # As it is now: records that follow meanwhile are sent by the calls that are made for them.
         records = tuple(records)
         last, waits, idle = len(records) - 1, claim.waits, self._connection.idle
         index, noted = last, []
+        if two:
+            # Both leave in one tick, so they are one call of Redis. Should only the last one arrive, it finds a gap,
+            # and this one is sent again.
+            text = await journal_text(records[last - 1])
+            first = self._connection.joined("journal", claim.uid, claim.token, last - 1, turns, b"", text)
+            first.add_done_callback(StoreCall.forget)
         while index < len(records):
             text = await journal_text(records[index])
             added = note if index == last else b""

@@ -64,6 +64,10 @@ class StoreCall(asyncio.Future[Any]):
         if not self.done():
             self.set_exception(store_error(error))
 
+    def forget(self) -> None:
+        """Says that nobody looks at its error, as asyncio would complain of it."""
+        _ = self.cancelled() or self.exception()
+
 
 class JointCall(StoreCall):
     """Calls of one script that travel as one."""

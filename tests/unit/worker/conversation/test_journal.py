@@ -88,12 +88,14 @@ class SlowRollouts(MemoryRollouts):
         super().__init__()
         self.waits, self.let_go = asyncio.Event(), asyncio.Event()
 
-    async def journal(self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"") -> None:
+    async def journal(
+        self, claim: Claim, records: Sequence[JournalRecord], *, turns: int, note: bytes = b"", two: bool = False
+    ) -> None:
         """Keeps the records that are missing, in its time."""
         if not self.waits.is_set():
             self.waits.set()
             await self.let_go.wait()
-        await super().journal(claim, records, turns=turns, note=note)
+        await super().journal(claim, records, turns=turns, note=note, two=two)
 
 
 async def test_a_record_whose_write_still_waits_is_sent_when_redis_is_back() -> None:

@@ -16,7 +16,6 @@ A record is durable before `write` returns. Redis may lose its last second when 
 is missing, from the records that are kept here. If Redis does not answer, `write` waits until it does.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -128,17 +127,8 @@ class Journal:
         noted = None
         if store is not None:
             try:
-                if self._keeps_back:
-                    self._keeps_back = False
-                    # Both begin in one tick, so they are one call of Redis. Should only the second arrive, it finds a
-                    # gap, and sends the first one before it.
-                    known = tuple(records)
-                    _, noted = await asyncio.gather(
-                        store.rollouts.journal(claim, known[:-1], turns=turns),
-                        store.rollouts.journal(claim, known, turns=turns, note=note),
-                    )
-                else:
-                    noted = await store.rollouts.journal(claim, records, turns=turns, note=note)
+                two, self._keeps_back = self._keeps_back, False
+                noted = await store.rollouts.journal(claim, records, turns=turns, note=note, two=two)
             except (StoreUnavailable, StoreFull) as error:
                 noted = await retry_store(
                     self._drain,

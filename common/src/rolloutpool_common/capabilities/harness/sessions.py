@@ -309,7 +309,8 @@ def _spelled(call: ModelCall) -> tuple[str, bytes, list[tuple[str, bytes]]]:
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=12).hexdigest()
+    # Half of blake2b's time, as processors have instructions for it; a door hashes the whole history of each call.
+    return hashlib.sha256(data).hexdigest()[:24]
 
 
 def _placed(raw: bytes) -> tuple[int, dict[str, Any]] | None:
