@@ -136,13 +136,21 @@ local function is_paused(batch, run) return run ~= batch and redis.call('ZSCORE'
 -- Milliseconds for which the pool was there for its callers (tick.lua). Leases and pauses end by this clock.
 local function served_ms() return tonumber(redis.call('HGET', P .. 'served', 'clock_ms') or '0') end
 
+-- Whether callers have not had the time to come back since the pool was not there for them: then nothing ends (tick.lua).
+local function is_quiet() return served_ms() < tonumber(redis.call('HGET', P .. 'served', 'quiet_ms') or '0') end
+
+-- Let a batch's place in a list of leases last so many ms from now on.
+local function put_off(leases, batch, lease_ms)
+  local due = str(served_ms() + tonumber(lease_ms))
+  -- The clock stands still between two ticks, so most reads have nothing to write.
+  if redis.call('ZSCORE', leases, batch) ~= due then redis.call('ZADD', leases, due, batch) end
+end
+
 -- A batch is read by its owner, so its lease lasts from now on again. One that tick.lua has found over stays over.
 local function renew_lease(batch)
   local lease_ms, finished, cancelled = unpack(redis.call('HMGET', k_batch(batch), 'lease_ms', 'finished_ms', 'cancelled_ms'))
   if not lease_ms or finished or cancelled then return end
-  local leases, due = P .. 'leases', str(served_ms() + tonumber(lease_ms))
-  -- The clock stands still between two ticks, so most reads have nothing to write.
-  if redis.call('ZSCORE', leases, batch) ~= due then redis.call('ZADD', leases, due, batch) end
+  put_off(P .. 'leases', batch, lease_ms)
 end
 
 -- Begin to cancel a batch, for a reason in one word. From now on none of its rollouts can start; `cancellation.py` ends

@@ -245,16 +245,15 @@ _WORDS = st.sampled_from(["", "a", "n" * 256, "n" * 257, None, 7])
 _TYPES = st.sampled_from(
     ["text", "input_text", "function", "function_call", "function_call_output", "tool_use", "tool_result"]
 )
+_NAMES = ["id", "call_id", "tool_call_id", "tool_use_id", "name", "namespace", "text"]
 _NEARLY = st.recursive(
-    st.dictionaries(
-        st.sampled_from(["id", "call_id", "tool_call_id", "tool_use_id", "name", "text", "content"]), _WORDS
-    ),
+    st.dictionaries(st.sampled_from([*_NAMES, "content"]), _WORDS),
     lambda inner: st.fixed_dictionaries(
         {},
         optional={
             "role": st.sampled_from(["system", "user", "assistant", "tool", "developer", "narrator"]),
             "type": _TYPES,
-            **dict.fromkeys(["id", "call_id", "tool_call_id", "tool_use_id", "name", "namespace", "text"], _WORDS),
+            **dict.fromkeys(_NAMES, _WORDS),
             "content": _WORDS | st.lists(inner, max_size=2),
             "tool_calls": st.lists(inner, max_size=2),
             "function": inner,

@@ -8,8 +8,7 @@ local function renew_polled(batch)
     'HMGET', k_batch(batch), 'polling_ms', 'finished_ms', 'cancelled_ms', 'forsaken'
   ))
   if not lease_ms or finished or cancelled or forsaken then return end
-  local due = str(served_ms() + tonumber(lease_ms))
-  if redis.call('ZSCORE', UNPOLLED, batch) ~= due then redis.call('ZADD', UNPOLLED, due, batch) end
+  put_off(UNPOLLED, batch, lease_ms)
 end
 
 -- The lease begins in the step that commits the batch: without it nothing would end a rollout whose caller has lost the answer

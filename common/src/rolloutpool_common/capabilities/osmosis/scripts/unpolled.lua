@@ -2,8 +2,7 @@
 -- ARGV: how many at the most.
 -- Answer: their batches. From here on no poll renews their leases; who asks has to end them. One stays in the list until its
 -- rollout has ended (`osmosis_on_end`), so the next round finds it if the process ends before.
-local clock, quiet = unpack(redis.call('HMGET', P .. 'served', 'clock_ms', 'quiet_ms'))
-if tonumber(clock or '0') < tonumber(quiet or '0') then return {} end
+if is_quiet() then return {} end
 local found = {}
 for _, batch in ipairs(redis.call('ZRANGEBYSCORE', UNPOLLED, '-inf', str(served_ms()), 'LIMIT', 0, ARGV[1])) do
   local lease, finished = unpack(redis.call('HMGET', k_batch(batch), 'polling_lease', 'finished_ms'))

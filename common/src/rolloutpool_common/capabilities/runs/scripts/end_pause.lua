@@ -5,7 +5,7 @@
 local run = ARGV[1]
 local due = redis.call('ZSCORE', P .. 'paused', run)
 if not due or tonumber(due) > served_ms() then return 0 end
-if served_ms() < tonumber(redis.call('HGET', P .. 'served', 'quiet_ms') or '0') then return 0 end
+if is_quiet() then return 0 end
 for i = 2, #ARGV do
   local total, finished = unpack(redis.call('HMGET', k_batch(ARGV[i]), 'total', 'finished_ms'))
   if total and not finished then begin_cancel(ARGV[i], 'pause') end
