@@ -210,8 +210,8 @@ def _turn(record: TurnRecord, context: ContextFold) -> RecordedTurn:
 
 def _follow(context: ContextFold, entries: Sequence[Entry]) -> None:
     for entry in entries:
-        # Another tail begins behind what any turn before was asked with. A fork of the ledger may cut that, and its turns
-        # keep it.
+        # Another tail begins behind what any turn before was asked with. A fork of the ledger may cut that, and its
+        # turns keep it.
         keep, anew = getattr(entry, "keep", None), isinstance(entry, ForkEntry)
         context.add(unpack(entry.ids, array("I")), keep, anew=anew)
 
