@@ -106,11 +106,15 @@ def _attaches(checked: CheckedBatch) -> bool:
 
 def _set_fields(raw: dict[str, Any]) -> dict[str, Any]:
     # A null tokenizer_name means the default, because no rollout runs without one. Other nulls are values.
-    return {
+    fields = {
         key: value
         for key, value in raw.items()
         if key not in _DECIDED_HERE and not (key == "tokenizer_name" and value is None)
     }
+    # Until 0.3 this was an option of its own, and `fail` took no promise back.
+    if fields.pop("on_ambiguous_turn", "fail") == "retry":
+        fields["idempotent"] = True
+    return fields
 
 
 def _groups(rollouts: Sequence[tuple[dict[str, Any], RolloutItem]]) -> list[str | None]:

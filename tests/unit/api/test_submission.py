@@ -131,6 +131,22 @@ def test_defaults_may_name_a_protocol_for_endpoints_that_are_not_the_trainers() 
     assert [s.may_repeat for s in specs] == [True, True]
 
 
+def test_a_turn_in_doubt_has_one_option_and_its_old_name_is_read() -> None:
+    new = plan(
+        rollout(),
+        rollout(on_ambiguous_turn="retry"),
+        rollout(on_ambiguous_turn="fail"),
+        defaults={"tokenizer_name": "tiny", "idempotent": False},
+        trainer={"host": "t"},
+    )
+    specs = [merge_spec(new.shared, r.overrides, uid=f"u-{i}") for i, r in enumerate(new.rollouts)]
+    assert [s.may_repeat for s in specs] == [False, True, False]
+    assert not any(b"on_ambiguous_turn" in one.overrides for one in new.rollouts)
+    # As an older release has stored it.
+    older = new.shared.replace(b'"idempotent":false', b'"on_ambiguous_turn":"retry"')
+    assert merge_spec(older, b'{"messages":[]}', uid="u-9").may_repeat
+
+
 def test_a_tool_server_counts_only_where_it_is_called() -> None:
     def planned(url: str | None, *, called: bool) -> tuple[str, Any]:
         fields = {"rollout_id": "x", "server_url": "http://t", "tokenizer_name": "t", "sampling_params": {}}

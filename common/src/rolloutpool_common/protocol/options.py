@@ -8,7 +8,7 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from rolloutpool_common.composition import RolloutSpecFields, RunOptionsFields
 from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
@@ -29,6 +29,11 @@ class MaskMode(StrEnum):
     """The difference in length of two renders, for trainers that render the whole history at each turn."""
 
 
+def _said_before(value: object) -> object:
+    """Reads what releases before 0.3 called `on_ambiguous_turn`: `fail`, or `retry`."""
+    return {"fail": False, "retry": True}.get(value, value) if isinstance(value, str) else value
+
+
 class OnDrift(StrEnum):
     """Says what to do when the trainer's prompt differs from the tokens that were sampled."""
 
@@ -36,15 +41,6 @@ class OnDrift(StrEnum):
     """End the sample and begin the next one with the trainer's prompt."""
     FAIL = "fail"
     """End the rollout with a failure."""
-
-
-class OnAmbiguousTurn(StrEnum):
-    """What to do about a model call that was in flight when its worker died, where the trainer is not idempotent."""
-
-    FAIL = "fail"
-    """End the rollout with a failure that is no data."""
-    RETRY = "retry"
-    """Ask again; the trainer may sample this turn twice."""
 
 
 class OnInjection(StrEnum):
@@ -118,14 +114,14 @@ class RunOptions(RunOptionsFields, EndpointOptions):
     """`{"name", "task", "seed"}`: where the policy acts, if tools without state are not enough."""
     agent: str = Field(default="tool_calls", min_length=1, max_length=128)
     """The agent loop, by its registered name."""
-    idempotent: bool = False
-    """The trainer promises that it is safe to ask a turn again under the same `Idempotency-Key`; it may say so itself
-    by `X-Idempotent-Turns`."""
+    idempotent: Annotated[bool, BeforeValidator(_said_before)] = Field(
+        default=False, validation_alias=AliasChoices("idempotent", "on_ambiguous_turn")
+    )
+    """A turn that was in flight when its worker died may be asked again, under the same `Idempotency-Key`: the trainer
+    gives its reply of then, or you accept that it samples this turn twice. A trainer may say so itself, by
+    `X-Idempotent-Turns`. Without either the rollout fails."""
     restartable: bool = False
     """The trainer accepts a rollout that starts again from turn 1 under the same id."""
-    on_ambiguous_turn: OnAmbiguousTurn = OnAmbiguousTurn.FAIL
-    """What to do, without that promise, with a turn that was in flight when its worker died: `fail`, or `retry` (the
-    trainer may then sample it twice)."""
     allow_unverified: bool = False
     """Accept a trainer that echoes no prompt ids."""
     allow_untrained: bool = False
@@ -197,4 +193,4 @@ class RolloutSpec(RolloutSpecFields, RunOptions):
     def may_repeat(self) -> bool:
         """Whether a model call that may have been answered already may be made again."""
         # An engine keeps nothing of a turn, so the lost reply is in nobody's data.
-        return self.token_in or self.idempotent or self.on_ambiguous_turn is OnAmbiguousTurn.RETRY
+        return self.token_in or self.idempotent

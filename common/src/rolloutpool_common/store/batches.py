@@ -36,6 +36,7 @@ from rolloutpool_common.store.errors import (
     TooManyOpen,
     store_errors,
 )
+from rolloutpool_common.store.model_calls import promisers
 from rolloutpool_common.store.needs import BatchNeeds
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
@@ -103,7 +104,15 @@ class Batches:
             limits.memory_limit_bytes,
             len(carried),
             *carried,
-            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *self._fields(new)),
+            *(
+                "shared",
+                shared,
+                "retention_ms",
+                int(retention_s * 1000),
+                *needs.fields(),
+                *promisers(new),
+                *self._fields(new),
+            ),
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":

@@ -15,17 +15,47 @@ What a dead worker's claim means for the turn that it was at:
 5. A rollout that waits for its run to be resumed takes the note back, and makes it anew before it calls (`take_back`).
    Else each death during a pause would leave a turn in doubt that nobody was asked for.
 6. A turn that is ambiguous may be asked again where its trainer has promised that this is safe. Such a promise is noted
-   with the batch (`note_idempotent`), by the trainer's URL.
+   with the batch (`note_idempotent`), by the trainer's URL. Which trainers have to promise, because options of their
+   rollouts don't, the submit has noted (`promisers`), for whoever has no worker to ask.
 7. A Redis that crashed may have lost the note. So an `uncalled` of an earlier epoch is not believed.
 """
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
+import orjson
+
+from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.claims import Claim
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, store_errors
+from rolloutpool_common.store.records import NewBatch
 from rolloutpool_common.store.rollouts import Rollouts
+
+MOST_PROMISERS = 64
+"""With more trainers that have to promise, none of a batch's turns counts as one that may be asked again."""
+
+
+def promisers(new: NewBatch) -> list[str]:
+    """Names the trainers that have to promise before any turn of a batch may be asked again, for the batch's hash."""
+    shared = orjson.loads(new.shared)
+    words = (b'"idempotent"', b'"protocol"', *(() if _may_repeat(shared) else (b'"server_url"',)))
+    needed: set[str] = set()
+    for rollout in new.rollouts:
+        # Most rollouts have none of these words, and need not be parsed.
+        own = orjson.loads(rollout.overrides) if any(word in rollout.overrides for word in words) else {}
+        if not _may_repeat(fields := {**shared, **own}):
+            needed.add(fields["server_url"])
+    return [] if len(needed) > MOST_PROMISERS else ["promisers", " ".join(sorted(needed))]
+
+
+def _may_repeat(fields: Mapping[str, Any]) -> bool:
+    """Says of a rollout's fields what `RolloutSpec.may_repeat` says of its spec."""
+    return (
+        bool(fields.get("idempotent")) or fields.get("protocol", EndpointProtocol.CALLBACK) != EndpointProtocol.CALLBACK
+    )
 
 
 class ModelCalls:

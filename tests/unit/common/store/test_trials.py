@@ -4,12 +4,13 @@ import math
 
 import pytest
 from benchmarks.suspects import Case, simulate
-from tests.support.batches import announce, claim, submit
+from tests.support.batches import announce, claim, new_batch, submit
 from tests.support.fake_store import FakeServer, fake_store
 from tests.support.journals import turn_record
 
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, Store, new_token
+from rolloutpool_common.store.model_calls import promisers
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 
 ISOLATED = WorkerRole.ISOLATED
@@ -76,13 +77,12 @@ async def token_of(store: Store, uid: str) -> str:
     ("shared", "own", "size"),
     [
         ({"idempotent": False}, {}, 1),
-        ({"idempotent": False, "on_ambiguous_turn": "retry"}, {}, 4),
         ({"idempotent": False}, {"idempotent": True}, 4),
         ({"idempotent": False, "protocol": "vllm"}, {}, 4),
         ({"idempotent": False, "protocol": "sglang"}, {"protocol": "callback"}, 1),
         ({}, {"idempotent": False}, 1),
         ({"idempotent": False, "metadata": {"idempotent": True}}, {}, 1),
-        ({}, {"metadata": {"on_ambiguous_turn": "fail"}}, 4),
+        ({}, {"metadata": {"idempotent": False}}, 4),
     ],
 )
 async def test_only_those_whose_turn_may_be_asked_again_are_tried_together(
@@ -98,21 +98,31 @@ async def test_only_those_whose_turn_may_be_asked_again_are_tried_together(
     assert len(await take(store)) == size
 
 
-async def test_a_trainer_s_promise_gives_its_rollouts_company(store: Store) -> None:
-    """As a worker notes it with the first reply that has the header; here only one of two trainers has promised."""
-    promised, other = "http://127.0.0.1:1", "http://127.0.0.1:2"
-    own = [{"server_url": promised}] * 3 + [{"server_url": other}]
+@pytest.mark.parametrize("promise", [1, 2])
+async def test_rollouts_get_company_once_all_trainers_that_have_to_have_promised(store: Store, promise: int) -> None:
+    """As workers note it with the first reply that has the header."""
+    trainers = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    own: list[dict[str, object]] = [{"server_url": url} for url in trainers]
+    # Of this one's trainer nothing is needed, and its promise is none of theirs.
+    own += [{"server_url": "http://127.0.0.1:3", "idempotent": True}]
     uids = await submit(store, own)
     for victim in ("first", "second"):
         for uid in uids:
             claimed = await claim(store, uid, victim)
-            if claimed.spec.server_url == promised:
+            has_promised = claimed.spec.server_url not in trainers[promise:]
+            if has_promised:
                 await store.model_calls.note_idempotent(claimed)
-            assert await store.model_calls.is_idempotent(claimed) is (claimed.spec.server_url == promised)
+            assert await store.model_calls.is_idempotent(claimed) is has_promised
             await store.reconciliation.take_back(uid, victim)
         await store.workers.leave(victim)
     await announce(store, "w0")
-    assert sorted(await take(store)) == sorted(uids[:3])
+    assert sorted(await take(store)) == sorted(uids[: 3 if promise == 2 else 1])
+
+
+@pytest.mark.parametrize("trainers", [64, 65])
+async def test_of_very_many_trainers_no_promises_are_looked_for(store: Store, trainers: int) -> None:
+    new = new_batch([{"server_url": f"http://127.0.0.1:{n + 1}"} for n in range(trainers)])
+    assert bool(promisers(new)) is (trainers == 64)
 
 
 async def test_no_suspect_is_tried_twice_at_once_and_a_lost_answer_changes_nothing(store: Store) -> None:

@@ -253,7 +253,7 @@ async def test_a_drain_stops_before_a_call_and_before_tools(tokenizer: ChatToken
     assert not inside.conversation.calling
 
 
-@pytest.mark.parametrize("promise", [{}, {"idempotent": True}, {"on_ambiguous_turn": "retry"}])
+@pytest.mark.parametrize("promise", [{}, {"idempotent": True}])
 async def test_a_turn_that_a_dead_worker_may_have_asked_is_asked_again_only_where_that_is_safe(
     tokenizer: ChatTokenizer, promise: dict[str, Any]
 ) -> None:

@@ -9,7 +9,7 @@ It says so by the header `X-Idempotent-Turns: true`, and `callback_app` does. It
 3. at last, when a turn is in doubt and nothing is known, by the answer to `GET /health`. So it is also known where a
    worker died during the batch's very first call.
 
-What the rollout's own options say (`idempotent`, `on_ambiguous_turn`) comes before all of this.
+What the rollout's own option says (`idempotent`) comes before all of this.
 """
 
 from collections.abc import Mapping

@@ -42,7 +42,7 @@ _LAST = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.ENVIRONM
 """Ends after which an agent does not go on, whatever its limits are."""
 _ITEM = re.compile(r"^rollouts\[\d+\]\.")
 _ENDPOINTS_OWN = frozenset({"idempotent", "restartable", "on_ambiguous_turn"})
-"""What a trainer has promised or allowed for its own endpoint."""
+"""What a trainer has promised or allowed for its own endpoint; the last one is of results before 0.3."""
 
 
 def plan_fork(

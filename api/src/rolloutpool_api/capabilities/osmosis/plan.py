@@ -7,7 +7,6 @@ from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest
 from rolloutpool_common.capabilities.osmosis.response import LABEL, UNGRADED
 from rolloutpool_common.capabilities.osmosis.stored import NewLease, StoredOsmosis
 from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
-from rolloutpool_common.protocol.options import OnAmbiguousTurn
 from rolloutpool_common.store import NewBatch
 
 LONGEST_DEADLINE = 604_800.0
@@ -30,7 +29,7 @@ def plan_osmosis(request: OsmosisRequest, *, owner: str, lease: NewLease) -> New
         "tokenizer_name": "",
         "allow_untrained": True,
         # The wire says nothing of a turn that is asked twice, and OpenAI's own client repeats calls as well.
-        "on_ambiguous_turn": OnAmbiguousTurn.RETRY,
+        "idempotent": True,
         **request.options.model_dump(mode="json", exclude=set(OsmosisOptionsFields.model_fields)),
         **request.rewarded(),
     }

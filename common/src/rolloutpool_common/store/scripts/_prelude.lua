@@ -62,41 +62,27 @@ end
 -- Clear a suspect: it made progress, or it failed in an isolated worker without killing it.
 local function clear(uid) redis.call('HDEL', k_rollout(uid), 'crashes', 'company', 'strikes', 'suspected_ms', 'ends') end
 
--- Whether a rollout's turn may be asked again although it may have been answered: RolloutSpec.may_repeat, or its trainer
--- has promised in this batch that this is safe (model_calls.py).
-local function may_repeat(batch, index)
-  local chosen, promised = {}, redis.call('EXISTS', k_batch(batch, 'idempotent')) == 1
-  -- Its own fields replace the batch's. Most texts name none of the options, and need not be parsed.
-  for _, text in ipairs({
-    redis.call('HGET', k_batch(batch), 'shared') or '', redis.call('HGET', k_batch(batch, 'items'), index) or ''
-  }) do
-    local names_option = string.find(text, '"idempotent"', 1, true) or string.find(text, '"on_ambiguous_turn"', 1, true)
-      or string.find(text, '"protocol"', 1, true)
-    if text ~= '' and (promised or names_option) then
-      local parsed, fields = pcall(cjson.decode, text)
-      if not parsed then return false end
-      for _, name in ipairs({ 'idempotent', 'on_ambiguous_turn', 'protocol', 'server_url' }) do
-        if fields[name] ~= nil then chosen[name] = fields[name] end
-      end
-    end
+-- Whether any turn of a batch may be asked again although it may have been answered: its submit has noted which trainers have
+-- to promise that this is safe (model_calls.py), and all of them have, in this batch.
+local function may_repeat(batch)
+  local promisers = redis.call('HGET', k_batch(batch), 'promisers')
+  if not promisers then return false end
+  for trainer in string.gmatch(promisers, '%S+') do
+    if redis.call('SISMEMBER', k_batch(batch, 'idempotent'), trainer) == 0 then return false end
   end
-  if chosen.idempotent == true or chosen.on_ambiguous_turn == 'retry' then return true end
-  -- An engine keeps nothing of a turn.
-  if (chosen.protocol or 'callback') ~= 'callback' then return true end
-  return promised and redis.call('SISMEMBER', k_batch(batch, 'idempotent'), chosen.server_url or '') == 1
+  return true
 end
 
 -- Among how many, itself included, a suspect may be tried. Decided once, when it is first looked at: the suspects are
--- divided evenly over the workers that can try them, but at most `most` are tried together. One whose turn must not be
--- asked again is tried alone, because a neighbour that kills their worker would leave its turn in doubt. So is one that is
+-- divided evenly over the workers that can try them, but at most `most` are tried together. One whose turn must perhaps not
+-- be asked again is tried alone, because a neighbour that kills their worker would leave its turn in doubt. So is one that is
 -- suspected for all that ever died with it.
 local function company_of(uid, most)
   local crashes, company = unpack(redis.call('HMGET', k_rollout(uid), 'crashes', 'company'))
   if suspicion(crashes, 0, 0) < 2 then return 1 end
   if company then return tonumber(company) end
-  local batch, index = string.match(uid, '^(.*)%-(%d+)$')
   company = 1
-  if may_repeat(batch, index) then
+  if may_repeat(string.match(uid, '^(.*)%-%d+$')) then
     local places = math.max(redis.call('ZCARD', P .. 'workers') - redis.call('SCARD', P .. 'isolated'), 1)
     company = math.max(1, math.min(most, math.ceil(redis.call('ZCARD', P .. 'suspects') / places)))
   end

@@ -46,7 +46,7 @@ async def no_pause(seconds: float) -> None:
 
 
 def channel_to(url: str, client: TurnClient, breakers: Breakers | None = None, **options: Any) -> ChatChannel:
-    spec = claim_of(server_url=url, messages_only=True, tokenizer_name="", on_ambiguous_turn="retry", **options).spec
+    spec = claim_of(server_url=url, messages_only=True, tokenizer_name="", idempotent=True, **options).spec
     limits = ReplyLimits(1_000_000)
     return ChatChannel(Asking(client, spec, "b-0", 2, 3, limits, no_pause, breakers or Breakers()))
 
