@@ -116,6 +116,22 @@ class Time:
         self.now += next(self._sleeps)
 
 
+UNSTOPPED = """
+import asyncio, ctypes, sys
+from rolloutpool_worker.process.event_loop import EventLoop
+
+# What a busy machine does: when Python is gone, the process still takes a while to end.
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(900_000), None)
+EventLoop().run(asyncio.sleep(0))
+sys.exit(2)
+"""
+
+
+def test_a_process_that_never_stops_its_loop_ends_with_its_own_exit_code() -> None:
+    assert subprocess.run([sys.executable, "-c", UNSTOPPED], timeout=60).returncode == 2
+
+
 def looks(sleeps: list[float], *, thread: threading.Thread | None = None, closed: bool = False) -> list[str | None]:
     """What a watchdog says about a loop that never ticks, after each of these sleeps."""
     loop = create_autospec(asyncio.AbstractEventLoop, instance=True)

@@ -11,6 +11,7 @@ All rollouts run here as coroutines. The watchdog is a thread that looks at the 
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import logging
 import os
@@ -111,6 +112,9 @@ class EventLoop:
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
         self._thread.start()
+        # A process that ends without `stop`, for it could not start, ended by signal 11 now and then: uvloop called an
+        # interpreter that was gone.
+        atexit.register(self.stop)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts a coroutine on the loop; may be called from any thread."""
@@ -125,6 +129,7 @@ class EventLoop:
         if not self._stopped:
             # The flag comes first: `_run` starts a loop again that ends without it.
             self._stopped = True
+            atexit.unregister(self.stop)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10)
 
