@@ -95,9 +95,6 @@ async def test_what_a_token_id_reads(client: AsyncRolloutClient, api: Api, worke
     pieces = TokenPieces(tokenizer_sha256="ab" * 32, pieces=["Hi", None, None], partial={1: "e5ad", 2: "97"})
     written = gzip.compress(pieces.model_dump_json().encode())
     await worker.store.pieces.keep("ab" * 32, written, max_bytes=10**6)
-    batch = await submit(client)
-    assert batch.accepted is not None
-    await worker.end(batch.accepted.rollouts[0], tokenizer={"tokenizer_sha256": "ab" * 32})
     assert await client.token_pieces("ab" * 32) == pieces
 
     def blocking() -> TokenPieces:

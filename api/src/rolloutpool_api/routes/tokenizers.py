@@ -1,7 +1,6 @@
 """The vocabularies of tokenizers, for the browser, which has no tokenizer.
 
-When a rollout ends, the store notes for its owner which tokenizer made it (`store/pieces.py`). Other callers get the
-same 404 as for a tokenizer that nobody uses, so they can't even learn that the pool uses it.
+A result has the hash of the tokenizer that made it, and whoever knows the hash may read what its ids stand for.
 """
 
 import asyncio
@@ -31,21 +30,16 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 async def token_pieces(
     tokenizer_sha256: Annotated[str, Path(description="As in a result's `tokenizer`")],
     services: ServicesDep,
-    caller: Reader,
+    _: Reader,
     accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
     if_none_match: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """You may read it if the tokenizer made a rollout of yours that the pool still keeps; `admin` reads all.
-
-    Workers write a vocabulary once, a second or two after they have loaded its tokenizer. It never changes.
-    """
+    """Workers write a vocabulary once, a second or two after they have loaded its tokenizer. It never changes."""
     written = None
     if services.settings.token_pieces_mb and _SHA256.fullmatch(tokenizer_sha256):
-        written = await services.store.pieces.read(tokenizer_sha256, caller.sees)
+        written = await services.store.pieces.read(tokenizer_sha256)
     if written is None:
-        raise ResourceUnknown(
-            f"the vocabulary of tokenizer {tokenizer_sha256[:64]!r} is not kept, or made no rollout of yours"
-        )
+        raise ResourceUnknown(f"the vocabulary of tokenizer {tokenizer_sha256[:64]!r} is not kept")
     headers = {
         "ETag": f'"{tokenizer_sha256}"',
         # A proxy must not give it to others.

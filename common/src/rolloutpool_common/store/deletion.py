@@ -3,7 +3,7 @@
 1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
 2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories and names, and what capabilities keep.
 3. Then what its rollouts noted of their tokenizers (`pieces.py`), and what its owner held with it (`usage.py`).
-4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
+3. Then what its owner held with it (`usage.py`).
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
 
@@ -15,7 +15,6 @@ from rolloutpool_common.composition import CAPABILITIES
 from rolloutpool_common.store import keys
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import BatchStillRunning, store_errors
-from rolloutpool_common.store.pieces import Pieces
 
 CHUNK = 500
 """Rollouts per round trip."""
@@ -58,9 +57,12 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
         await mark.execute()
         for start in range(0, int(total), CHUNK):
             await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
-        await Pieces(connection).forget_batch(batch_id, owner.decode())
         await connection.script("forget_usage", batch_id)
+        noted = [name for name in await redis.hkeys(keys.batch(batch_id)) if name.startswith(b"made_with:")]
         pipe = redis.pipeline(transaction=True)
+        for name in noted:
+            # What 0.2 has noted with its batches, and nobody reads any more.
+            pipe.unlink(f"{keys.PREFIX}{name.decode()}", f"{keys.PREFIX}{name.decode()}:{owner.decode()}")
         pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS), *([idempotency] if idempotency else []))
         # Most batches stand in two of these four lists.
         for v1 in (False, True):

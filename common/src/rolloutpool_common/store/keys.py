@@ -78,10 +78,9 @@ rp:trainer:{digest}        string  whether a trainer keeps ids or renders again;
 rp:preflight:{id}          string  what a worker found out about callback endpoints; expires by itself
 
 Vocabularies of tokenizers (`pieces.py`); {sha} is the sha256 of a tokenizer:
-rp:pieces:{sha}            string  what each of its ids reads (JSON, gzip); expires unless kept rollouts used it
+rp:pieces:{sha}            string  what each of its ids reads (JSON, gzip); expires when it is not used
 rp:pieces                  hash    sha -> bytes of its vocabulary
 rp:pieces_writer:{sha}     string  the worker that writes it at the moment; expires by itself
-rp:made_with:{sha}         set     owners of kept rollouts that it made; rp:made_with:{sha}:{owner} has their batches
 rp:doubts                  hash    shape of deltas -> since when they may be wrong, when that was found (ms), by whom
 
 The pool:
@@ -226,9 +225,9 @@ def pieces(tokenizer_sha256: str) -> str:
     return f"{PREFIX}pieces:{tokenizer_sha256}"
 
 
-def made_with(tokenizer_sha256: str, owner: str) -> str:
-    """The batches of an owner with rollouts that this tokenizer made."""
-    return f"{PREFIX}made_with:{tokenizer_sha256}:{owner}"
+def pieces_writer(tokenizer_sha256: str) -> str:
+    """The worker that writes a vocabulary at the moment."""
+    return f"{PREFIX}pieces_writer:{tokenizer_sha256}"
 
 
 def published(priority: Priority) -> str:

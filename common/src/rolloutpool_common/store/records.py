@@ -5,7 +5,6 @@ byte tells the two forms apart: `{` for JSON, 0x28 for zstd.
 """
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +41,6 @@ _BATCHES = 64
 """Whose shared fields are remembered as validated."""
 _MOST_SHARED = 65_536
 """Bytes of shared fields that are remembered."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class _Zstd(threading.local):
@@ -259,9 +257,7 @@ async def finish_fields(
         stored, row = compress(document), b"" if row_of is None else row_of(result)
         if row_of is None and stored is not document and (cut := V1Cut.of(result, document)) is not None:
             stored += cut.frame()
-        made_with = result.tokenizer.get("tokenizer_sha256", "")
-        known = made_with if _SHA256.fullmatch(made_with) else ""
-        return [stored, row, known, *_result_counts(result)]
+        return [stored, row, *_result_counts(result)]
 
     ids = sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in result.samples)
     return await asyncio.to_thread(write) if ids > LONG_RESULT else write()

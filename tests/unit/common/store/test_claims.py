@@ -4,7 +4,6 @@ import pytest
 from tests.support.batches import claim, new_batch, result_of, submit, uids_of
 
 from rolloutpool_common.store import Claim, ClaimRefused, Store
-from rolloutpool_common.store.pieces import Pieces
 
 
 async def test_a_claim_has_what_its_batch_and_its_rollout_say(store: Store) -> None:
@@ -50,10 +49,14 @@ async def test_a_late_ticket_of_a_batch_that_is_being_deleted_brings_nothing_bac
     claimed = await claim(store, uid)
     await store.rollouts.finish(claimed, result_of(claimed))
 
-    async def claim_late(*_: object) -> None:
-        # Its rollouts are deleted, and the batch is still there.
-        assert await store.rollouts.claim(uid, "w2") is ClaimRefused.GONE
+    run = store.connection.script
 
-    monkeypatch.setattr(Pieces, "forget_batch", claim_late)
+    async def claim_late(name: str, *arguments: object) -> object:
+        if name == "forget_usage":
+            # Its rollouts are deleted, and the batch is still there.
+            assert await store.rollouts.claim(uid, "w2") is ClaimRefused.GONE
+        return await run(name, *arguments)
+
+    monkeypatch.setattr(store.connection, "script", claim_late)
     await store.batches.delete(claimed.batch_id)
     assert await store.connection.redis.keys(f"*{claimed.batch_id}*") == []

@@ -1,12 +1,12 @@
-"""Vocabularies: one worker writes each, its users alone read it, and nothing of it stays when they have gone."""
+"""Vocabularies: one worker writes each, together they are bounded, and what nobody uses goes."""
 
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, TOKENIZER, claim, result_of, submit
+from tests.support.batches import OWNER, TOKENIZER, submit
 
 from rolloutpool_common.store import Store
-from rolloutpool_common.store.pieces import IDLE_SECONDS, WRITING_SECONDS, Wanted
+from rolloutpool_common.store.pieces import KEPT_SECONDS, WRITING_SECONDS, Wanted
 
 OTHER = "ef" * 32
 WRITTEN = b"gzip of " * 10
@@ -16,11 +16,6 @@ WRITTEN = b"gzip of " * 10
 def raw(store: Store) -> Any:
     """Redis itself."""
     return store.pieces._redis
-
-
-async def end(store: Store, uid: str, sha: str = TOKENIZER) -> None:
-    claimed = await claim(store, uid)
-    await store.rollouts.finish(claimed, result_of(claimed, tokenizer={"tokenizer_sha256": sha}))
 
 
 async def test_one_worker_at_a_time_is_told_to_write(store: Store, other: Store, raw: Any) -> None:
@@ -40,14 +35,14 @@ async def test_one_worker_at_a_time_is_told_to_write(store: Store, other: Store,
 async def test_the_first_that_is_kept_stays(store: Store) -> None:
     assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
     assert await store.pieces.keep(TOKENIZER, b"other", max_bytes=1000)
-    assert await store.pieces.read(TOKENIZER, None) == WRITTEN
+    assert await store.pieces.read(TOKENIZER) == WRITTEN
 
 
 async def test_all_together_take_no_more_than_is_allowed(store: Store, raw: Any) -> None:
     most = 2 * len(WRITTEN)
     assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=most)
     assert not await store.pieces.keep(OTHER, WRITTEN + b"x", max_bytes=most)
-    assert await store.pieces.read(OTHER, None) is None
+    assert await store.pieces.read(OTHER) is None
     assert await store.pieces.keep(OTHER, WRITTEN, max_bytes=most)
     assert not await store.pieces.keep("12" * 32, b"x", max_bytes=most)
     # One that has expired makes room.
@@ -61,67 +56,39 @@ async def test_the_capacity_counts_them(store: Store, raw: Any) -> None:
     assert sum(map(int, await raw.hvals("rp:pieces"))) == len(WRITTEN)
 
 
-async def test_only_whose_ended_rollouts_it_made_may_read(store: Store) -> None:
+async def test_what_is_used_stays_and_what_was_used_longest_ago_makes_room(store: Store, raw: Any) -> None:
+    older, old, used, new = (f"{n}" * 64 for n in range(4))
+    most = 3 * len(WRITTEN)
+    for sha in (older, old, used):
+        assert await store.pieces.keep(sha, WRITTEN, max_bytes=most)
+    # All three were used a moment ago.
+    assert not await store.pieces.keep(new, WRITTEN, max_bytes=most)
+    for days, sha in ((9, older), (8, old), (7, used)):
+        await raw.expire(f"rp:pieces:{sha}", KEPT_SECONDS - days * 24 * 3600)
+    # A worker has this one loaded, and somebody reads the next.
+    assert await store.pieces.wanted(used, "w1") is Wanted.KEPT
+    assert await store.pieces.read(old) == WRITTEN
+    assert await store.pieces.keep(new, WRITTEN, max_bytes=most)
+    assert await store.pieces.read(older) is None
+    assert set(await raw.hkeys("rp:pieces")) == {sha.encode() for sha in (old, used, new)}
+    for sha in (old, used, new):
+        assert 0 < await raw.ttl(f"rp:pieces:{sha}") <= KEPT_SECONDS
+
+
+async def test_one_that_an_earlier_release_keeps_for_good_begins_to_expire(store: Store, raw: Any) -> None:
     assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
-    (mine,) = await submit(store)
-    (theirs,) = await submit(store, owner="bob")
-    assert await store.pieces.read(TOKENIZER, OWNER) is None
-    await end(store, mine)
-    await end(store, theirs, OTHER)
-    assert await store.pieces.read(TOKENIZER, OWNER) == WRITTEN
-    assert await store.pieces.read(TOKENIZER, "bob") is None
-    assert await store.pieces.read(OTHER, "bob") is None
-    assert await store.pieces.read(TOKENIZER, None) == WRITTEN
-    # Names of owners and hashes that would run into each other.
-    for owner in ("", f"{OWNER}:", "*", f"x:{OWNER}"):
-        assert await store.pieces.read(TOKENIZER, owner) is None
+    await raw.persist(f"rp:pieces:{TOKENIZER}")
+    assert await store.pieces.keep(TOKENIZER, b"other", max_bytes=1000)
+    assert await store.pieces.read(TOKENIZER) == WRITTEN
+    assert await raw.ttl(f"rp:pieces:{TOKENIZER}") > 0
 
 
-async def test_the_last_deletion_takes_the_right_and_an_hour_later_the_vocabulary(store: Store, raw: Any) -> None:
-    assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
-    key = f"rp:pieces:{TOKENIZER}"
-    assert 0 < await raw.ttl(key) <= IDLE_SECONDS
-    uids = [*await submit(store, 3), *await submit(store, owner="bob"), *await submit(store, v1=True)]
-    for uid in uids:
-        await end(store, uid)
-        assert await raw.ttl(key) == -1
-    first, bobs, last = (uid.partition("-")[0] for uid in (uids[0], uids[3], uids[4]))
-    # Again, because the process that deletes it may die and another one begins anew.
-    await store.pieces.forget_batch(bobs, "bob")
-    await store.batches.delete(bobs)
-    assert await store.pieces.read(TOKENIZER, "bob") is None
-    await store.batches.delete(first)
-    assert await store.pieces.read(TOKENIZER, OWNER) == WRITTEN
-    assert await raw.ttl(key) == -1
-    await store.batches.delete(last)
-    assert await store.pieces.read(TOKENIZER, OWNER) is None
-    assert 0 < await raw.ttl(key) <= IDLE_SECONDS
-    assert [name async for name in raw.scan_iter("rp:made_with:*")] == []
-    # A worker that still has it puts the end off.
-    await raw.expire(key, 5)
-    assert await store.pieces.wanted(TOKENIZER, "w1") is Wanted.KEPT
-    assert await raw.ttl(key) > 5
-
-
-async def test_a_vocabulary_may_come_after_its_rollouts(store: Store, raw: Any) -> None:
+async def test_what_0_2_has_noted_of_users_goes_with_their_batches(store: Store, raw: Any) -> None:
     (uid,) = await submit(store)
-    await end(store, uid)
-    assert await store.pieces.read(TOKENIZER, OWNER) is None
-    assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
-    assert await raw.ttl(f"rp:pieces:{TOKENIZER}") == -1
-    assert await store.pieces.read(TOKENIZER, OWNER) == WRITTEN
-
-
-@pytest.mark.parametrize("sha", ["", "x", "AB" * 32, "ab" * 33, "ab" * 31 + "\n"])
-async def test_what_is_no_hash_is_not_noted(store: Store, raw: Any, sha: str) -> None:
-    (uid,) = await submit(store)
-    await end(store, uid, sha)
-    assert [name async for name in raw.scan_iter("rp:made_with*")] == []
-
-
-async def test_fifty_rollouts_of_a_batch_leave_one_note(store: Store, raw: Any) -> None:
-    uids = await submit(store, 50)
-    for uid in uids:
-        await end(store, uid)
-    assert await raw.scard(f"rp:made_with:{TOKENIZER}:{OWNER}") == 1
-    assert await raw.smembers(f"rp:made_with:{TOKENIZER}") == {OWNER.encode()}
+    batch_id = uid.partition("-")[0]
+    await store.rollouts.cancel(uid)
+    await raw.hset(f"rp:batch:{batch_id}", f"made_with:{TOKENIZER}", 1)
+    for key in (f"rp:made_with:{TOKENIZER}", f"rp:made_with:{TOKENIZER}:{OWNER}"):
+        await raw.sadd(key, batch_id)
+    await store.batches.delete(batch_id)
+    assert await raw.keys("rp:made_with*") == []

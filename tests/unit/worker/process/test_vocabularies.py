@@ -48,7 +48,7 @@ async def test_a_loaded_tokenizer_is_written_once_for_all(
 ) -> None:
     sha = tokenizer.fingerprint.tokenizer_sha256
     await writer(cache, store).look()
-    written = await store.pieces.read(sha, None)
+    written = await store.pieces.read(sha)
     assert written is not None
     ids = tokenizer.encode("Calculate 15 + 23")
     assert TokenPieces.model_validate_json(gzip.decompress(written)).read(ids) == "Calculate 15 + 23"
@@ -125,4 +125,4 @@ async def test_a_monstrous_vocabulary_is_left_alone(
 ) -> None:
     monkeypatch.setattr(vocabularies, "MOST_IDS", 100)
     await writer(cache, store).look()
-    assert await store.pieces.read(tokenizer.fingerprint.tokenizer_sha256, None) is None
+    assert await store.pieces.read(tokenizer.fingerprint.tokenizer_sha256) is None

@@ -20,10 +20,6 @@ local function k_batches(v1, owner)
   return owner and (list .. ':' .. owner) or list
 end
 -- The vocabulary of a tokenizer, and whose kept rollouts it made: owners, or one owner's batches (pieces.py).
-local function k_pieces(sha) return P .. 'pieces:' .. sha end
-local function k_made_with(sha, owner)
-  return owner and (P .. 'made_with:' .. sha .. ':' .. owner) or (P .. 'made_with:' .. sha)
-end
 local function k_published(priority) return P .. 'published:' .. priority end
 -- Where the rollouts of a batch wait that belong to a lane: a priority class, or a part of one (_lanes.lua).
 local function k_outbox(batch, lane) return k_batch(batch, 'outbox' .. (string.match(lane, '~.*') or '')) end
