@@ -2,8 +2,8 @@
 
 1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
 2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories and names, and what capabilities keep.
-3. Then what its rollouts noted of their tokenizers (`pieces.py`), and what its owner held with it (`usage.py`).
 3. Then what its owner held with it (`usage.py`).
+4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
 
