@@ -38,6 +38,9 @@ INTERRUPTED_AFTER_MS = 10_000
 """A cancellation that is older and not complete counts as interrupted. Usually one takes a second at most, and a
 reconciler that joined it would only do the same work again."""
 
+_STATE = ("status", "attempt", "worker", "waits")
+"""What is read of each rollout, in the order in which an `OpenRollout` takes it."""
+
 
 async def cancel_batch(
     connection: Connection,
@@ -86,7 +89,7 @@ async def _cancel_some(
     pool: PoolState,
     stopped: Waiting | None,
 ) -> None:
-    states = await connection.script("rollout_states", batch_id, indexes[0], indexes[-1])
+    states = await connection.script("read_rollouts", batch_id, len(_STATE), *_STATE, *indexes)
     with store_errors():
         pipe = connection.redis.pipeline(transaction=False)
         for part in ("items", "groups"):

@@ -28,6 +28,8 @@ SLICE = 1000
 """Rows per read: some 5 ms of this process' event loop, which other requests use in between."""
 MAX_MADE = 100
 """Most rows of a slice that are made of results."""
+_LIVE = ("status", "attempt", "worker", "turns", "claimed", "stage")
+"""What is read of a rollout that has no row."""
 _PLACE = {name: place for place, name in enumerate(ENDED_FIELDS)}
 
 
@@ -111,7 +113,7 @@ class Rows:
         ended: list[int] = []
         for start in range(0, len(indexes), AT_ONCE):
             some = indexes[start : start + AT_ONCE]
-            states = await self._connection.script("live_rows", batch_id, *some)
+            states = await self._connection.script("read_rollouts", batch_id, len(_LIVE), *_LIVE, *some)
             with store_errors():
                 names = await self._redis.hmget(keys.batch(batch_id, "names"), [str(index) for index in some])
             for index, (status, attempt, worker, turns, claimed, stage), name in zip(some, states, names, strict=True):
