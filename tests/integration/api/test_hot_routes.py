@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 from rolloutpool_api import app, request_metrics
 from rolloutpool_api.hot_routes import HotRoutes
-from rolloutpool_common.process.metrics import Counted
+from rolloutpool_common.process.metrics import Counted, Metric
 from rolloutpool_common.security.api_keys import GUEST
 
 V1 = "/rollout"
@@ -202,6 +202,8 @@ def comparable(answer: tuple[Any, ...]) -> str:
 @contextlib.asynccontextmanager
 async def both(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Side, Side, httpx.AsyncClient]]:
     """The application with `HotRoutes`, and without."""
+    # One that a test declares is no metric of the pool.
+    monkeypatch.setattr(Metric, "all", [*Metric.all])
     counted = Counted("requests", "", "route", "method", "code")
     monkeypatch.setattr(request_metrics, "HTTP_REQUESTS", counted)
     async with contextlib.AsyncExitStack() as opened:
