@@ -1,12 +1,11 @@
 """Annotations: added by the batch's owner, read back per rollout, and as statistics of groups."""
 
 import asyncio
-import hashlib
-import secrets
 from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from rolloutpool_api.access import Reader, Submitter
@@ -16,11 +15,12 @@ from rolloutpool_api.capabilities.grading.annotations import (
     check_annotations,
     group_statistics,
     indexes_of,
+    request_id,
     scores,
 )
-from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected, ResourceUnknown
-from rolloutpool_api.fault_list import FaultList, path
-from rolloutpool_api.routes.batches import BatchId
+from rolloutpool_api.errors import AnnotationsFull, MalformedBody, MemoryShort, Rejected
+from rolloutpool_api.fault_list import FaultList
+from rolloutpool_api.routes.batches import BatchId, unknown_batch
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.routes.rollouts import KnownRollout
 from rolloutpool_api.services import ApiServices, ServicesDep
@@ -50,6 +50,17 @@ _BODY: dict[str, Any] = {
 }
 
 
+async def batch_total(batch_id: BatchId, services: ServicesDep) -> int:
+    """Returns how many rollouts a batch has; raises `ResourceUnknown` where it was deleted just now."""
+    total = await services.store.batches.total(batch_id, None)
+    if total is None:
+        raise unknown_batch(batch_id)
+    return total
+
+
+BatchTotal = Annotated[int, Depends(batch_total)]
+
+
 @router.post(
     "/v1/batches/{batch_id}/annotations",
     tags=["batches"],
@@ -62,6 +73,7 @@ async def annotate(
     request: Request,
     services: ServicesDep,
     caller: Submitter,
+    total: BatchTotal,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> AnnotationsAccepted:
     """All of it is added, or nothing. Nothing is ever changed: where a name comes again, readers see the later value.
@@ -71,14 +83,13 @@ async def annotate(
     body = await read_json_body(request)
     # A body of 1 MB takes tens of milliseconds.
     wanted = await asyncio.to_thread(_parse, body)
-    checked, total = await _check(services, batch_id, wanted)
+    checked = await _check(services, batch_id, wanted, total)
     # Annotations must not take memory that is promised to open rollouts.
     if not services.has_room(await services.store.batches.capacity(), caller.name, len(body)):
         raise MemoryShort
     limit = total * services.settings.annotation_kb * 1024
-    request_id = secrets.token_hex(8) if idempotency_key is None else _digest(idempotency_key)
     used = await Annotations(services.store).append(
-        batch_id, request_id, checked.scalars, checked.streams, max_bytes=limit
+        batch_id, request_id(idempotency_key), checked.scalars, checked.streams, max_bytes=limit
     )
     if used is None:
         raise AnnotationsFull
@@ -95,17 +106,11 @@ def _parse(body: bytes) -> AnnotationRequest:
     try:
         return AnnotationRequest.model_validate(document)
     except ValidationError as error:
-        faults = FaultList()
-        for item in error.errors(include_input=False, include_url=False):
-            faults.add(path(*item["loc"]), item["msg"])
-        raise Rejected(faults.listed, faults.total) from None
+        raise RequestValidationError(error.errors(include_input=False, include_url=False)) from None
 
 
-async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest) -> tuple[CheckedAnnotations, int]:
-    """Checks a request against the batch; returns what is to be stored, and how many rollouts the batch has."""
-    total = await services.store.batches.total(batch_id, None)
-    if total is None:
-        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest, total: int) -> CheckedAnnotations:
+    """Checks a request against the batch; returns what is to be stored."""
     faults = FaultList()
     indexes = indexes_of(wanted, batch_id, total, faults)
     if not faults.total:
@@ -114,16 +119,12 @@ async def _check(services: ApiServices, batch_id: str, wanted: AnnotationRequest
         stop = max(with_streams, default=-1) + 1
         table = await services.store.rows.read(batch_id, min(with_streams, default=0), stop)
         if table is None:
-            raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+            raise unknown_batch(batch_id)
         known = list(await Annotations(services.store).scalars(batch_id))
         checked = check_annotations(wanted, indexes, table, known, faults)
     if faults.total:
         raise Rejected(faults.listed, faults.total)
-    return checked, total
-
-
-def _digest(idempotency_key: str) -> str:
-    return hashlib.blake2b(idempotency_key.encode(), digest_size=16).hexdigest()
+    return checked
 
 
 @router.get(
@@ -158,7 +159,7 @@ async def batch_group_statistics(
     """For every batch with groups, also without a group policy. A reward that was annotated goes before a grader's."""
     table = await services.store.rows.read(batch_id)
     if table is None:
-        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+        raise unknown_batch(batch_id)
     values = scores(table, await Annotations(services.store).scalars(batch_id), of)
     groups = await asyncio.to_thread(group_statistics, table, values)
     return GroupStatisticsList(of=of, groups=groups, zero_spread=sum(group.zero_spread for group in groups))

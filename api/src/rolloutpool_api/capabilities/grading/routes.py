@@ -1,7 +1,5 @@
 """Regrades: rollouts that have ended are graded again, by a worker, and the grades become annotations."""
 
-import hashlib
-import secrets
 from typing import Annotated
 
 import structlog
@@ -9,7 +7,7 @@ from fastapi import APIRouter, Header, Path
 
 from rolloutpool_api.access import Reader, Submitter
 from rolloutpool_api.capabilities.grading import annotation_routes
-from rolloutpool_api.capabilities.grading.annotations import indexes_of
+from rolloutpool_api.capabilities.grading.annotations import indexes_of, request_id
 from rolloutpool_api.checks import Catalog
 from rolloutpool_api.errors import Rejected, ResourceUnknown
 from rolloutpool_api.fault_list import FaultList, path
@@ -37,15 +35,13 @@ async def regrade(
     request: RegradeRequest,
     services: ServicesDep,
     _: Submitter,
+    total: annotation_routes.BatchTotal,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Regrade:
     """A worker does it. Grades are added as annotations; no result that was delivered is changed.
 
     With an `Idempotency-Key` the request may be repeated, and is carried out once.
     """
-    total = await services.store.batches.total(batch_id, None)
-    if total is None:
-        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
     faults = FaultList()
     indexes = _indexes(request, batch_id, total, faults)
     catalog = Catalog.of(await services.store.workers.known())
@@ -55,16 +51,16 @@ async def regrade(
     if faults.total:
         raise Rejected(faults.listed, faults.total)
     job = RegradeJob(
-        regrade_id=secrets.token_hex(16) if idempotency_key is None else _digest(batch_id, idempotency_key),
-        batch_id=batch_id,
+        batch=batch_id,
         grader=request.grader,
         annotation=request.annotation,
         indexes=indexes,
         max_bytes=total * services.settings.annotation_kb * 1024,
     )
-    await Regrades(services.store).create(job)
-    _log.info("regrade", batch_id=batch_id, regrade_id=job.regrade_id, rollouts=len(indexes))
-    return await _found(services, batch_id, job.regrade_id)
+    regrade_id = request_id(idempotency_key, f"{batch_id}/")
+    await Regrades(services.store).create(regrade_id, job)
+    _log.info("regrade", batch_id=batch_id, regrade_id=regrade_id, rollouts=len(indexes))
+    return await _found(services, batch_id, regrade_id)
 
 
 @router.get("/v1/batches/{batch_id}/regrades/{regrade_id}", summary="How far a regrade is", responses=errors(404))
@@ -80,9 +76,9 @@ async def regrade_state(
 
 async def _found(services: ServicesDep, batch_id: str, regrade_id: str) -> Regrade:
     """Reads a regrade, and has a worker told of one that nobody does."""
-    found = await Regrades(services.store).read(regrade_id)
+    known = await Regrades(services.store).read(regrade_id)
     # Another batch may be another owner's.
-    if found is None or found.batch_id != batch_id:
+    if known is None or (found := known[1]).batch_id != batch_id:
         raise ResourceUnknown(f"regrade {regrade_id[:64]!r} of batch {batch_id!r} is unknown, or its data was deleted")
     if found.state is RegradeState.RUNNING and await Regrades(services.store).ask(regrade_id):
         await services.ask_worker(REGRADE_TASK, regrade_id, needs=[f"grader:{found.grader}"])
@@ -95,7 +91,3 @@ def _indexes(request: RegradeRequest, batch_id: str, total: int, faults: FaultLi
         return list(range(total))
     named = AnnotationRequest(items=[AnnotationItem(rollout=one) for one in request.rollouts])
     return sorted(set(indexes_of(named, batch_id, total, faults)))
-
-
-def _digest(batch_id: str, idempotency_key: str) -> str:
-    return hashlib.blake2b(f"{batch_id}/{idempotency_key}".encode(), digest_size=16).hexdigest()

@@ -50,3 +50,8 @@ class Regrade(Answer):
     """Their conversations are not complete."""
     failures: dict[str, int] = Field(default_factory=dict)
     """How many have no grade, by category."""
+
+    @property
+    def done(self) -> int:
+        """How many were looked at."""
+        return self.graded + self.left_out + sum(self.failures.values())

@@ -5,7 +5,9 @@ rp:rollout:{uid}:grades    string  of the rollout that leads its group: the grou
 rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations`)
 rp:batch:{b}:annotated     set     the requests that brought annotations
 rp:rollout:{uid}:streams   list    records of annotations, one number for a token
-rp:regrade:{id}            hash    a regrade: job (JSON), done, counters, who does it (`regrades`); expires by itself
+rp:regrade:{id}            hash    a regrade: job (JSON), done, counters (`regrades`). It expires by itself, as do:
+rp:regrade_worker:{id}     string  the worker that does it
+rp:regrade_told:{id}       string  a worker was told of it
 
 Fields of a batch's hash: `graded` (some rollout names a grader), `grading` (how many are in the stage). Of its
 `group_counts`: `due:{group}`, `held:{group}`, `leader:{group}`, `gone:{group}`. Of a rollout's hash: `grade_retries`.
