@@ -35,6 +35,8 @@ LONGEST_PAUSE = 60.0
 """Between two tries."""
 MOST_HELD = 4
 """Loops of one grader that its code may hold at once, each with a thread. Beyond that its rollouts wait."""
+_OUTCOMES = {GradeLate: "late", GradeInvalid: "invalid", RequestFault: "options"}
+"""The labels of answers that are no grade, as `GRADER_OUTCOMES` explains them; all others are errors."""
 
 
 def pause_after(error: RolloutError, choice: GraderChoice, tries: int, due: float) -> float | None:
@@ -66,42 +68,28 @@ class GraderHost:
         self._looks: set[asyncio.Task[None]] = set()
 
     async def ask(
-        self,
-        grader: Grader,
-        rollouts: Sequence[RolloutResult],
-        options: Any,
-        *,
-        left_s: float,
-        warnings: set[str],
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, *, left_s: float, warnings: set[str]
     ) -> list[Grade]:
         """Asks a grader once."""
         start = time.perf_counter()
         try:
-            with IN_GRADER:
-                grades = await self._in_time(grader, rollouts, options, left_s, warnings)
+            try:
+                with IN_GRADER:
+                    async with asyncio.timeout(left_s) as deadline:
+                        if grader.isolated is not None:
+                            grades = await self._in_child(grader, rollouts, options)
+                        else:
+                            grades = await self._on_loop(grader, rollouts, options, warnings)
+            except TimeoutError:
+                if deadline.expired():
+                    raise GradeLate(group=grader.of_groups) from None
+                raise GraderFault(f"grader {grader.name} did not answer in time") from None
         except RolloutError as error:
-            GRADER_CALLS.observe(time.perf_counter() - start, grader.name, _outcome_of(error))
+            outcome = next((word for kind, word in _OUTCOMES.items() if isinstance(error, kind)), "error")
+            GRADER_CALLS.observe(time.perf_counter() - start, grader.name, outcome)
             raise
         GRADER_CALLS.observe(time.perf_counter() - start, grader.name, "ok")
         return grades
-
-    async def _in_time(
-        self,
-        grader: Grader,
-        rollouts: Sequence[RolloutResult],
-        options: Any,
-        left_s: float,
-        warnings: set[str],
-    ) -> list[Grade]:
-        try:
-            async with asyncio.timeout(left_s) as deadline:
-                if grader.isolated is not None:
-                    return await self._in_child(grader, rollouts, options)
-                return await self._on_loop(grader, rollouts, options, warnings)
-        except TimeoutError:
-            if deadline.expired():
-                raise GradeLate(group=grader.of_groups) from None
-            raise GraderFault(f"grader {grader.name} did not answer in time") from None
 
     async def close(self) -> None:
         """Ends all children, and cancels what still runs."""
@@ -201,16 +189,3 @@ class GraderHost:
 def _failed(grader: Grader, raised: PluginError) -> GraderFault:
     raised.log(f"grader {grader.name}")
     return GraderFault(f"grader {grader.name} failed with {raised}")
-
-
-def _outcome_of(error: RolloutError) -> str:
-    """The label of an answer that is no grade, as `GRADER_OUTCOMES` explains it."""
-    match error:
-        case GradeLate():
-            return "late"
-        case GradeInvalid():
-            return "invalid"
-        case RequestFault():
-            return "options"
-        case _:
-            return "error"

@@ -20,14 +20,14 @@ from datetime import UTC, datetime, timedelta
 
 from rolloutpool_common.capabilities.grading.errors import GradeLate, GraderFault
 from rolloutpool_common.capabilities.grading.kept import GradingClaim, KeptRollouts, without_grade
-from rolloutpool_common.capabilities.grading.wire import GraderChoice, GradeReport, GroupGrades
+from rolloutpool_common.capabilities.grading.wire import GradeReport, GroupGrades
 from rolloutpool_common.errors import RequestFault, RolloutError
 from rolloutpool_common.outcomes import Failure, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import ClaimLost, StoreError
-from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader, GraderAgain, GraderBusy, HeldForGroup
+from rolloutpool_worker.capabilities.grading.base import GRADERS, GraderAgain, GraderBusy, HeldForGroup
 from rolloutpool_worker.capabilities.grading.host import GraderHost, pause_after
 from rolloutpool_worker.capability import Talk
 
@@ -47,6 +47,10 @@ class GradingStage:
         self._attachments = b""
         self._store = KeptRollouts(talk.store)
         self._claim = talk.claim
+        # A rollout uses the capability because it names a grader.
+        assert talk.claim.spec.grader is not None
+        self._choice = talk.claim.spec.grader
+        self._grader = GRADERS.get(self._choice.name)
         self._known = GradingClaim.of(talk.claim)
         self._kept: RolloutResult | None = None
         """What this attempt has kept: None until Redis has said so."""
@@ -58,7 +62,7 @@ class GradingStage:
     async def run(self, ending: RolloutResult | BaseException | None) -> RolloutResult | BaseException:
         """Grades a rollout if it is to be graded."""
         complete = isinstance(ending, RolloutResult) and ending.status is RolloutStatus.COMPLETED
-        if ending is not None and (self._claim.spec.grader is None or not complete):
+        if ending is not None and not complete:
             return ending
         if isinstance(ending, RolloutResult):
             self._attachments = self._talk.attachments(ending)
@@ -73,26 +77,21 @@ class GradingStage:
         result = complete or await self._read(claim.index)
         if result is None:
             raise ClaimLost(f"rollout {claim.uid}: its result was kept, and is gone")
-        choice = claim.spec.grader
-        if choice is None:
-            return result
         if result.grade is None:
-            report = GradeReport(grader=choice.name, finish_reason=result.finish_reason)
+            report = GradeReport(grader=self._choice.name, finish_reason=result.finish_reason)
             result = result.model_copy(update={"grade": report})
-        grader = GRADERS.get(choice.name)
-        of_group = grader is not None and grader.of_groups and claim.group is not None
+        of_group = self._grader is not None and self._grader.of_groups and claim.group is not None
         if complete is not None or (of_group and not self._known.leads):
-            failure = await self._keep(result, choice, claim.group if of_group else None)
+            failure = await self._keep(result, claim.group if of_group else None)
             if failure is not None:
                 return without_grade(result, failure)
-        read = {claim.index: result}
         if of_group:
-            return await self._group_graded(read, grader, choice)
-        return self._with_grade(result, await self._grades_of((), read, grader, choice))
+            return await self._group_graded(result)
+        return self._with_grade(result, await self._grades_of((), {claim.index: result}))
 
-    async def _keep(self, result: RolloutResult, choice: GraderChoice, group: str | None) -> Failure | None:
+    async def _keep(self, result: RolloutResult, group: str | None) -> Failure | None:
         """Keeps the result of a complete conversation."""
-        seconds = choice.deadline_seconds
+        seconds = self._choice.deadline_seconds
         answer = await self._retry(lambda: self._begin(result, seconds, group))
         if not self._known.complete:
             self._due = time.monotonic() + seconds
@@ -112,37 +111,29 @@ class GradingStage:
     async def _begin(self, result: RolloutResult, seconds: float, group: str | None) -> str:
         return await self._store.begin(self._claim, result, seconds=seconds, group=group, attachments=self._attachments)
 
-    async def _group_graded(
-        self, read: dict[int, RolloutResult], grader: Grader | None, choice: GraderChoice
-    ) -> RolloutResult:
+    async def _group_graded(self, own: RolloutResult) -> RolloutResult:
         """Grades the group that this rollout leads, delivers the others, and returns this rollout's result."""
-        claim, own = self._claim, read[self._claim.index]
+        claim, read = self._claim, {own.index: own}
         kept, members = await self._retry(lambda: self._store.group(claim))
         if kept is None:
-            grades = await self._grades_of(members, read, grader, choice)
+            grades = await self._grades_of(members, read)
             kept, members = await self._retry(lambda: self._store.group(claim, grades))
         assert kept is not None
         for index, _ in members:
             failpoints.hit("worker.grades_before_delivery")
-            if index != claim.index:
-                result = read.get(index) or await self._read(index)
-                # It may have been cancelled, or an earlier attempt has delivered it.
-                if result is not None:
-                    await self._deliver(self._with_grade(result, kept, members=len(kept.grades)))
+            result = read.get(index) or await self._read(index)
+            # It may have been cancelled, or an earlier attempt has delivered it.
+            if index != own.index and result is not None:
+                await self._deliver(self._with_grade(result, kept, members=len(kept.grades)))
         return self._with_grade(own, kept, members=len(kept.grades))
 
-    async def _grades_of(
-        self,
-        members: Sequence[tuple[int, int]],
-        read: dict[int, RolloutResult],
-        grader: Grader | None,
-        choice: GraderChoice,
-    ) -> GroupGrades:
+    async def _grades_of(self, members: Sequence[tuple[int, int]], read: dict[int, RolloutResult]) -> GroupGrades:
         """Asks for the grades of the members of a group, or of the rollout alone; `read` gets the members' results."""
+        grader = self._grader
         start = time.monotonic()
         try:
             if grader is None:
-                raise GraderFault(f"no grader {choice.name!r} on this worker; it has {GRADERS.names()}")
+                raise GraderFault(f"no grader {self._choice.name!r} on this worker; it has {GRADERS.names()}")
             if (size := sum(stored for _, stored in members)) > MOST_GROUP_BYTES:
                 raise RequestFault(f"the results of the group take {size:,} bytes, at most {MOST_GROUP_BYTES:,}")
             for index, _ in members:
@@ -155,9 +146,10 @@ class GradingStage:
             self._tries += 1
             indexes = sorted(read)
             rollouts = [read[index] for index in indexes]
-            grades = await self._graders.ask(grader, rollouts, choice.options, left_s=left, warnings=self._warnings)
+            options = self._choice.options
+            grades = await self._graders.ask(grader, rollouts, options, left_s=left, warnings=self._warnings)
         except RolloutError as error:
-            await self._pause_if_again(error, choice)
+            await self._pause_if_again(error)
             failure = error.failure()
             if members:
                 failure = failure.model_copy(update={"message": f"the group has no grade: {failure.message}"})
@@ -168,10 +160,10 @@ class GradingStage:
         if await self._retry(lambda: self._store.deliver(self._claim.batch_id, result)):
             self._talk.delivered(result)
 
-    async def _pause_if_again(self, error: RolloutError, choice: GraderChoice) -> None:
+    async def _pause_if_again(self, error: RolloutError) -> None:
         """Raises `GraderAgain` where the grader is asked again after this error, and notes that the rollout waits."""
         tries = self._known.tries
-        pause = pause_after(error, choice, tries, self._due)
+        pause = pause_after(error, self._choice, tries, self._due)
         if pause is None:
             return
         now = datetime.now(UTC)
@@ -207,7 +199,7 @@ class GradingStage:
 
     async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and what was kept; raises `ClaimLost`."""
-        if self._kept is not None and self._claim.spec.grader is not None:
+        if self._kept is not None:
             seconds = max(self._due - time.monotonic(), 0.001)
             await self._begin(self._kept, seconds, None)
         elif not await self._talk.store.rollouts.restore(self._claim, None, turns=0):
