@@ -10,7 +10,7 @@
 
 from pydantic import BaseModel
 
-from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeState
+from rolloutpool_common.capabilities.grading.annotating import Regrade, RegradeState
 from rolloutpool_common.capabilities.grading.wire import GraderChoice
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.errors import store_errors

@@ -10,11 +10,11 @@ from tests.support.batches import claim, new_batch, result_of, uids_of
 from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker, inside_worker
 
+from rolloutpool_common.capabilities.grading.annotating import Regrade, RegradeState
 from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GraderFault
 from rolloutpool_common.capabilities.grading.kept import without_grade
 from rolloutpool_common.capabilities.grading.regrades import REGRADE_TASK, RegradeJob, Regrades
-from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeState
 from rolloutpool_common.capabilities.grading.wire import Grade, GraderChoice, GradeReport
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.rendering import TokenizerCache

@@ -8,9 +8,10 @@ from typing import Any
 from rolloutpool_common.capabilities.grading.annotating import (
     AnnotationsAccepted,
     GroupStatisticsList,
+    Regrade,
+    RegradeRequest,
     RolloutAnnotations,
 )
-from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeRequest
 from rolloutpool_trainer.client.calls import JSON, Call, ModelT, read_model, resource
 
 MAX_BODY = 900_000

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics
-    from rolloutpool_common.capabilities.grading.regrading import Regrade
+    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade
     from rolloutpool_trainer.client.sync_door import SyncDoor
 
 
@@ -42,7 +41,7 @@ class SyncGradedBatch:
         Raises:
             BatchRejected: Something is wrong; `faults` lists all of it.
         """
-        from rolloutpool_common.capabilities.grading.regrading import RegradeRequest, RegradeState
+        from rolloutpool_common.capabilities.grading.annotating import RegradeRequest, RegradeState
         from rolloutpool_common.capabilities.grading.wire import GraderChoice
         from rolloutpool_trainer.capabilities.grading import calls
         from rolloutpool_trainer.client.retry import status_delays

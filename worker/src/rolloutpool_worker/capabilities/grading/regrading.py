@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES
+from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES, Regrade
 from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GradeLate
 from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades
-from rolloutpool_common.capabilities.grading.regrading import Regrade
 from rolloutpool_common.capabilities.grading.wire import Grade
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import Boundary, FinishReason, RolloutStatus
