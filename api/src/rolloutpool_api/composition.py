@@ -52,8 +52,7 @@ def routers() -> tuple[APIRouter, ...]:
     from rolloutpool_api.capabilities.tables import routes as tables
     from rolloutpool_api.capabilities.webhooks import routes as webhooks
 
-    modules = (engines, runs, harness, webhooks, osmosis, overview, forks, tables)
-    return (*(one.router for one in modules), *grading.routers)
+    return tuple(one.router for one in (engines, runs, harness, webhooks, osmosis, overview, forks, tables, grading))
 
 
 @cache

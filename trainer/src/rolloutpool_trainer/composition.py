@@ -81,7 +81,7 @@ DOCUMENTS = {
     "agent": "rolloutpool_common.protocol.result:RolloutResult",
     "fork": "rolloutpool_trainer.cli.documents:SubmitDocument",
     "groups": "rolloutpool_trainer.capabilities.grading.documents:GroupsDocument",
-    "regrade": "rolloutpool_common.capabilities.grading.regrading:Regrade",
+    "regrade": "rolloutpool_common.capabilities.grading.annotating:Regrade",
     "run": "rolloutpool_common.capabilities.runs.wire:RunState",
     "announce": "rolloutpool_common.capabilities.runs.wire:RunState",
     "pause": "rolloutpool_common.capabilities.runs.wire:RunState",

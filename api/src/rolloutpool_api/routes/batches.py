@@ -66,14 +66,15 @@ async def known_batch(
     """Returns the id of a batch that the caller may see, or raises `ResourceUnknown`."""
     known = is_batch_id(batch_id)
     if not known or await services.store.batches.total(batch_id, caller.sees, reader=caller.name) is None:
-        raise _unknown(batch_id)
+        raise unknown_batch(batch_id)
     return batch_id
 
 
 BatchId = Annotated[str, Depends(known_batch)]
 
 
-def _unknown(batch_id: str) -> ResourceUnknown:
+def unknown_batch(batch_id: str) -> ResourceUnknown:
+    """Says that there is no such batch for this caller."""
     return ResourceUnknown(f"batch {batch_id[:64]!r} is unknown, or its data was deleted")
 
 
@@ -165,7 +166,7 @@ async def batch_status(batch_id: BatchId, services: ServicesDep, caller: Reader)
     """Counts by state sum to `total`."""
     status = await services.store.batches.status(batch_id, caller.sees)
     if status is None:
-        raise _unknown(batch_id)
+        raise unknown_batch(batch_id)
     return status
 
 

@@ -5,4 +5,4 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(importlib.import_module("rolloutpool_common.capabilities.grading.regrading"), name)
+    return getattr(importlib.import_module("rolloutpool_common.capabilities.grading.annotating"), name)

@@ -1,5 +1,5 @@
 """Grading in the API.
 
-- `routes` has ended rollouts graded again; `annotation_routes` adds what is said of them (`annotations`), and reads it.
+- `routes` has ended rollouts graded again, adds what is said of them (`annotations`), and reads it.
 - `checks` looks at the graders of a batch.
 """

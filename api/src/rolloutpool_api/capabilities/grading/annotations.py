@@ -1,6 +1,8 @@
 """Annotations of a request: checked against the batch's rows, and put in the form in which they are stored."""
 
+import hashlib
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +26,13 @@ class CheckedAnnotations:
     """By name, then by the rollout's index."""
     streams: dict[int, dict[str, list[list[float | None]]]] = field(default_factory=dict)
     """By the rollout's index, then by name."""
+
+
+def request_id(idempotency_key: str | None, scope: str = "") -> str:
+    """Makes the id of a request: the same one for the same key in a scope, a new one without a key."""
+    if idempotency_key is None:
+        return secrets.token_hex(16)
+    return hashlib.blake2b((scope + idempotency_key).encode(), digest_size=16).hexdigest()
 
 
 def indexes_of(request: AnnotationRequest, batch_id: str, total: int, faults: FaultList) -> list[int]:

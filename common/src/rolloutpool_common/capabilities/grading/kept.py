@@ -7,7 +7,7 @@
    grader is to be asked again later, it is queued with what is kept of it.
 3. A grader of groups needs the whole group. The claim is given up, and the rollout waits (`held`). When each of its
    siblings waits or has ended, the first of them leads: it is queued, and its worker grades all of them. The grades are
-   kept before the first member is delivered (`keep`), so that all of them have the grades of one call.
+   kept before the first member is delivered (`group`), so that all of them have the grades of one call.
 4. What has no grade when its deadline passes, and no worker, is delivered without one by the reconciler
    (`Grading.tidy`).
 
@@ -71,24 +71,22 @@ class KeptRollouts:
             return await asyncio.to_thread(_read, data)
         return _read(data)
 
-    async def members(self, claim: Claim) -> Sequence[tuple[int, int]]:
-        """Lists the members of a leader's group that wait for its grade: their indexes, and the bytes that are kept."""
-        found = [int(n) for n in await self._connection.script("group_members", claim.batch_id, claim.index)]
-        return list(zip(found[::2], found[1::2], strict=True))
+    async def group(
+        self, claim: Claim, grades: GroupGrades | None = None
+    ) -> tuple[GroupGrades | None, Sequence[tuple[int, int]]]:
+        """Reads what a leader knows of its group, and keeps these grades first unless there are some.
 
-    async def kept(self, claim: Claim) -> GroupGrades | None:
-        """Reads the grades that an earlier attempt has kept for the group; None where there are none."""
-        with store_errors():
-            data = await self._redis.get(keys.rollout(claim.uid, "grades"))
-        return None if data is None else GroupGrades.model_validate_json(expand(data))
-
-    async def keep(self, claim: Claim, grades: GroupGrades) -> GroupGrades:
-        """Keeps the grades of a group before any member is delivered."""
-        data = compress(grades.model_dump_json().encode())
-        kept = await self._connection.script("keep_grades", claim.batch_id, claim.index, claim.token, data)
-        if not kept:
+        Returns:
+            The grades that are kept, by an earlier attempt perhaps; then the members that wait for them: their indexes,
+            and the bytes that are kept of each.
+        """
+        data = b"" if grades is None else compress(grades.model_dump_json().encode())
+        answer = await self._connection.script("group_grades", claim.batch_id, claim.index, claim.token, data)
+        if not answer:
             raise ClaimLost(f"rollout {claim.uid}, attempt {claim.attempt}: {ClaimLost.__doc__}")
-        return GroupGrades.model_validate_json(expand(kept))
+        kept, found = answer[0], [int(n) for n in answer[1:]]
+        members = list(zip(found[::2], found[1::2], strict=True))
+        return (GroupGrades.model_validate_json(expand(kept)) if kept else None), members
 
     async def deliver(self, batch_id: str, result: RolloutResult) -> bool:
         """Ends a member of a group with its grade; False where it had ended. The kept grades decide what it says.

@@ -5,7 +5,9 @@ rp:rollout:{uid}:grades    string  of the rollout that leads its group: the grou
 rp:batch:{b}:scalars       list    records of annotations, one number for a rollout (`annotations`)
 rp:batch:{b}:annotated     set     the requests that brought annotations
 rp:rollout:{uid}:streams   list    records of annotations, one number for a token
-rp:regrade:{id}            hash    a regrade: job (JSON), done, counters, who does it (`regrades`); expires by itself
+rp:regrade:{id}            hash    a regrade: job (JSON), done, counters (`regrades`). It expires by itself, as do:
+rp:regrade_worker:{id}     string  the worker that does it
+rp:regrade_told:{id}       string  a worker was told of it
 
 Fields of a batch's hash: `graded` (some rollout names a grader), `grading` (how many are in the stage). Of its
 `group_counts`: `due:{group}`, `held:{group}`, `leader:{group}`, `gone:{group}`. Of a rollout's hash: `grade_retries`.
@@ -48,19 +50,13 @@ class Grading(StoredCapability):
 
     async def tidy(self, door: StoreDoor, ends: Ends) -> int:
         """Delivers rollouts without a grade whose grader's deadline has passed; returns how many."""
-        ended = 0
-        for raw in await door.script("grades_due", AT_ONCE):
+        ended, due = 0, await door.script("grades_due", AT_ONCE)
+        for raw, of_group in zip(due[::2], due[1::2], strict=True):
             batch_id, _, index = raw.decode().rpartition("-")
-            if await ends.fail(batch_id, int(index), (await self._late(door, batch_id, index)).failure()):
+            text = "the group had no grade when its grader's deadline passed" if of_group else None
+            if await ends.fail(batch_id, int(index), GradeLate(text, group=bool(of_group)).failure()):
                 ended += 1
             else:
                 # The script takes a rollout that it ends off the list. One that is gone is taken off here.
                 await door.redis.zrem(GRADING, raw)
         return ended
-
-    async def _late(self, door: StoreDoor, batch_id: str, index: str) -> GradeLate:
-        group = await door.redis.hget(f"rp:batch:{batch_id}:groups", index)
-        counts = f"rp:batch:{batch_id}:group_counts"
-        if group is not None and await door.redis.hexists(counts, f"due:{group.decode()}"):
-            return GradeLate("the group had no grade when its grader's deadline passed", group=True)
-        return GradeLate()

@@ -37,9 +37,9 @@ async def test_a_request_is_kept_once_and_a_worker_is_told(
     assert (other.json()["total"], other.json()["annotation"]) == (3, "other")
     found = await client.get(f"{url}/{document['regrade_id']}")
     assert found.json() == document
-    job = await Regrades(store).job(document["regrade_id"])
-    assert job is not None
-    assert job.indexes == [0, 2]
+    known = await Regrades(store).read(document["regrade_id"])
+    assert known is not None
+    assert known[0].indexes == [0, 2]
     # One message for each, although three calls asked about the first one.
     broker = redis.asyncio.Redis.from_url(redis_url)
     messages = await broker.lrange("rollouts:rollouts.default", 0, -1)

@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
+from tests.support.batches import claim, new_batch, result_of, uids_of
 from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker, inside_worker
 
+from rolloutpool_common.capabilities.grading.annotating import Regrade, RegradeState
 from rolloutpool_common.capabilities.grading.annotations import Annotations
 from rolloutpool_common.capabilities.grading.errors import GraderFault
 from rolloutpool_common.capabilities.grading.kept import without_grade
 from rolloutpool_common.capabilities.grading.regrades import REGRADE_TASK, RegradeJob, Regrades
-from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeState
-from rolloutpool_common.capabilities.grading.wire import GraderChoice, GradeReport
+from rolloutpool_common.capabilities.grading.wire import Grade, GraderChoice, GradeReport
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.rendering import TokenizerCache
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.grading import regrading
+from rolloutpool_worker.capabilities.grading.base import GraderBusy
+from rolloutpool_worker.capabilities.grading.host import GraderHost
 from rolloutpool_worker.capabilities.grading.regrading import AT_ONCE
 
 pytestmark = pytest.mark.usefixtures("log")
@@ -37,8 +40,7 @@ async def ended(store: Store, count: int, groups: Sequence[str | None] | None = 
 
 def job(uids: Sequence[str], grader: str, options: Any = None, *, max_bytes: int = 10**6, **choice: Any) -> RegradeJob:
     return RegradeJob(
-        regrade_id="r1",
-        batch_id=uids[0].rpartition("-")[0],
+        batch=uids[0].rpartition("-")[0],
         grader=GraderChoice(name=grader, options=options, **choice),
         annotation="again",
         indexes=list(range(len(uids))),
@@ -53,11 +55,15 @@ async def regraded(worker: InsideWorker, regrade_id: str) -> None:
 
 async def done(store: Store, worker: InsideWorker, wanted: RegradeJob) -> Regrade:
     """Creates and does a regrade."""
-    await Regrades(store).create(wanted)
-    await regraded(worker, wanted.regrade_id)
-    found = await Regrades(store).read(wanted.regrade_id)
-    assert found is not None
-    return found
+    await Regrades(store).create("r1", wanted)
+    await regraded(worker, "r1")
+    return await state(store)
+
+
+async def state(store: Store) -> Regrade:
+    known = await Regrades(store).read("r1")
+    assert known is not None
+    return known[1]
 
 
 async def test_grades_become_annotations_and_no_result_changes(inside: InsideWorker, store: Store, log: Path) -> None:
@@ -113,7 +119,7 @@ async def test_a_worker_without_the_grader_leaves_the_regrade_to_another(inside:
     uids = await ended(store, 3)
     found = await done(store, inside, job(uids, "nobody", retries=0))
     assert (found.state, found.graded, found.failures) == (RegradeState.RUNNING, 0, {})
-    assert await Regrades(store).take("r1", "another") == 0
+    assert await Regrades(store).take("r1", "another")
 
 
 async def test_annotations_that_take_too_much_are_refused(inside: InsideWorker, store: Store) -> None:
@@ -140,14 +146,14 @@ async def test_another_worker_goes_on_where_one_has_ended(
     async with inside_worker(fake_redis, tokenizers) as first, inside_worker(fake_redis, tokenizers) as second:
         note = Regrades.note
 
-        async def dies(*args: Any, **kwargs: Any) -> bool:
-            if args[2] != first.services.worker_id or args[3].begin == 0:
-                return await note(*args, **kwargs)
+        async def dies(regrades: Regrades, found: Regrade, worker_id: str) -> bool:
+            if worker_id != first.services.worker_id or found.done == AT_ONCE:
+                return await note(regrades, found, worker_id)
             # Killed between the annotations of its second slice and the note of it.
             raise asyncio.CancelledError
 
         monkeypatch.setattr(Regrades, "note", dies)
-        await Regrades(store).create(wanted)
+        await Regrades(store).create("r1", wanted)
         assert await Regrades(store).ask("r1")
         assert not await Regrades(store).ask("r1")
         with pytest.raises(asyncio.CancelledError):
@@ -155,16 +161,51 @@ async def test_another_worker_goes_on_where_one_has_ended(
         # As long as its lease holds, no other worker takes it.
         await regraded(second, "r1")
         assert len(asked(log)) == 2 * AT_ONCE
-        assert await Regrades(store).take("r1", first.services.worker_id, lease_ms=0) == AT_ONCE
+        assert (await state(store)).done == AT_ONCE
+        await Regrades(store).leave("r1", second.services.worker_id)
+        assert not await Regrades(store).ask("r1")
+        await Regrades(store).leave("r1", first.services.worker_id)
         assert await Regrades(store).ask("r1")
         await regraded(second, "r1")
-    found = await Regrades(store).read("r1")
-    assert found is not None
+    found = await state(store)
     assert (found.state, found.graded) == (RegradeState.COMPLETE, 2 * AT_ONCE)
     assert len(asked(log)) == 3 * AT_ONCE
     scalars = await Annotations(store).scalars(uids[0].rpartition("-")[0])
     assert scalars == {"again": dict.fromkeys(range(len(uids)), 0.5)}
-    assert OWNER
+
+
+async def test_who_was_taken_for_dead_notes_nothing(inside: InsideWorker, store: Store, log: Path) -> None:
+    uids = await ended(store, 2 * AT_ONCE)
+    regrades, wanted = Regrades(store), job(uids, "returns", "a number")
+    await regrades.create("r1", wanted)
+    assert await regrades.take("r1", "another")
+    found = await state(store)
+    found.graded = AT_ONCE
+    assert not await regrades.note(found, inside.services.worker_id)
+    assert (await state(store)).done == 0
+    # A note that arrives twice counts once.
+    assert await regrades.note(found, "another")
+    assert await regrades.note(found, "another")
+    assert (await state(store)).done == AT_ONCE
+
+
+async def test_a_grader_that_is_busy_is_asked_again_and_that_is_no_try(
+    inside: InsideWorker, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = await ended(store, 1)
+    ask, calls = GraderHost.ask, 0
+
+    async def busy_at_first(*args: Any, **kwargs: Any) -> list[Grade]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise GraderBusy
+        return await ask(*args, **kwargs)
+
+    monkeypatch.setattr(GraderHost, "ask", busy_at_first)
+    monkeypatch.setattr(regrading, "BUSY_SECONDS", 0.01)
+    found = await done(store, inside, job(uids, "returns", "a number", retries=0))
+    assert (found.state, found.graded, calls) == (RegradeState.COMPLETE, 1, 2)
 
 
 async def test_a_worker_that_shuts_down_leaves_the_rest(inside: InsideWorker, store: Store) -> None:
@@ -172,4 +213,20 @@ async def test_a_worker_that_shuts_down_leaves_the_rest(inside: InsideWorker, st
     inside.services.drain.begin()
     found = await done(store, inside, job(uids, "returns", "a number"))
     assert (found.state, found.graded) == (RegradeState.RUNNING, 0)
+    assert await Regrades(store).ask("r1")
+
+
+async def test_a_grader_that_fails_while_its_worker_shuts_down_is_asked_again_by_another(
+    inside: InsideWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = await ended(store, 1)
+
+    async def fails(*_: object, **__: object) -> None:
+        inside.services.drain.begin()
+        raise GraderFault
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GraderHost, "ask", fails)
+        found = await done(store, inside, job(uids, "returns", "a number"))
+    assert (found.state, found.done) == (RegradeState.RUNNING, 0)
     assert await Regrades(store).ask("r1")

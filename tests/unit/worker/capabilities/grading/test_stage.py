@@ -165,7 +165,12 @@ async def test_a_grader_that_hangs_is_given_up_at_its_deadline(
         assert await worker.take(slow) == "retried"
         assert [await worker.take(uid) for uid in (slow, late)] == ["failed", "failed"]
         assert failure_of(await worker.result(slow)) == (FailureKind.INFRA, Category.GRADER_ERROR)
-        assert failure_of(await worker.result(late)) == (FailureKind.INFRA, Category.GRADE_LATE)
+        result = await worker.result(late)
+        assert failure_of(result) == (FailureKind.INFRA, Category.GRADE_LATE)
+        # It was asked, and did not answer in time.
+        assert result.grade is not None
+        assert result.grade.tries == 1
+        assert result.grade.ms is not None
 
 
 async def test_only_a_completed_conversation_is_graded(

@@ -1,13 +1,11 @@
 """A batch whose rollouts are judged, for asyncio. `sync_batch.py` is generated from this file (`make generate`)."""
 
 import asyncio
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics
-    from rolloutpool_common.capabilities.grading.regrading import Regrade
+    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade
     from rolloutpool_trainer.client.aio_door import AsyncDoor
 
 
@@ -43,7 +41,7 @@ class AsyncGradedBatch:
         Raises:
             BatchRejected: Something is wrong; `faults` lists all of it.
         """
-        from rolloutpool_common.capabilities.grading.regrading import RegradeRequest, RegradeState
+        from rolloutpool_common.capabilities.grading.annotating import RegradeRequest, RegradeState
         from rolloutpool_common.capabilities.grading.wire import GraderChoice
         from rolloutpool_trainer.capabilities.grading import calls
         from rolloutpool_trainer.client.retry import status_delays
@@ -53,7 +51,7 @@ class AsyncGradedBatch:
             rollouts=None if rollouts is None else list(rollouts),
             annotation=annotation,
         )
-        found = await self._client.ask(calls.regrade(self.batch_id, request, secrets.token_hex(8)))
+        found = await self._client.ask(calls.regrade(self.batch_id, request))
         delays = status_delays()
         while wait and found.state is RegradeState.RUNNING:
             await asyncio.sleep(next(delays))
@@ -78,8 +76,8 @@ class AsyncGradedBatch:
         """
         from rolloutpool_trainer.capabilities.grading import calls
 
-        for items in calls.annotation_items(scalars or {}, streams or {}):
-            await self._client.ask(calls.annotate(self.batch_id, items, secrets.token_hex(8)))
+        for call in calls.annotate(self.batch_id, scalars or {}, streams or {}):
+            await self._client.ask(call)
 
     async def group_statistics(self, of: str = "reward") -> "list[GroupStatistics]":
         """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""

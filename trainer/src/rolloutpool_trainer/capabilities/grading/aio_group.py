@@ -1,6 +1,5 @@
 """What a group's rollouts are worth, for asyncio. `sync_group.py` is generated from this file (`make generate`)."""
 
-import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,5 +39,5 @@ class AsyncGradedGroup:
         for rollout, reward in zip(self.rollouts, rewards, strict=True):
             batches.setdefault(rollout.batch_id, {})[rollout.index] = float(reward)
         for batch_id, values in batches.items():
-            for items in calls.annotation_items({name: values}, {}):
-                await self._client.ask(calls.annotate(batch_id, items, secrets.token_hex(8)))
+            for call in calls.annotate(batch_id, {name: values}, {}):
+                await self._client.ask(call)

@@ -1,33 +1,26 @@
 """The calls by which ended rollouts are graded again, and by which figures are added to them and read."""
 
-import hashlib
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rolloutpool_common.capabilities.grading.annotating import (
     AnnotationsAccepted,
     GroupStatisticsList,
+    Regrade,
+    RegradeRequest,
     RolloutAnnotations,
 )
-from rolloutpool_common.capabilities.grading.regrading import Regrade, RegradeRequest
-from rolloutpool_trainer.client.calls import Call, read_model, resource
+from rolloutpool_trainer.client.calls import JSON, Call, ModelT, read_model, resource
 
 MAX_BODY = 900_000
 """Bytes; the pool takes 1 MB."""
 
 
-def regrade(batch_id: str, request: RegradeRequest, salt: str) -> Call[Regrade]:
-    """`POST /v1/batches/{id}/regrades`; takes a salt as `annotate` does."""
-    body = request.model_dump_json(exclude_none=True).encode()
-    key = hashlib.blake2b(salt.encode() + body, digest_size=16).hexdigest()
-    return Call(
-        method="POST",
-        path=f"{resource('batches', batch_id)}/regrades",
-        headers={"Content-Type": "application/json", "Idempotency-Key": key},
-        body=body,
-        read=read_model(Regrade),
-    )
+def regrade(batch_id: str, request: RegradeRequest) -> Call[Regrade]:
+    """`POST /v1/batches/{id}/regrades`."""
+    return _post(batch_id, "regrades", request.model_dump_json(exclude_none=True).encode(), Regrade)
 
 
 def regrade_state(batch_id: str, regrade_id: str) -> Call[Regrade]:
@@ -36,15 +29,12 @@ def regrade_state(batch_id: str, regrade_id: str) -> Call[Regrade]:
     return Call(method="GET", path=path, read=read_model(Regrade))
 
 
-def annotation_items(
+def annotate(
+    batch_id: str,
     scalars: Mapping[str, Mapping[int | str, float]],
     streams: Mapping[str, Mapping[int | str, Sequence[Sequence[float | None]]]],
-) -> Iterator[list[bytes]]:
-    """Puts annotations by name in the form of the API, in as many bodies as they need.
-
-    Yields:
-        The JSON of some items, for `annotate`.
-    """
+) -> Iterator[Call[AnnotationsAccepted]]:
+    """`POST /v1/batches/{id}/annotations`, as often as it takes to add figures that are given by name, then rollout."""
     items: dict[int | str, dict[str, Any]] = {}
     for kind, named in (("scalars", scalars), ("streams", streams)):
         for name, values in named.items():
@@ -55,29 +45,25 @@ def annotation_items(
     for item in items.values():
         text = json.dumps(item, separators=(",", ":")).encode()
         if body and sum(map(len, body)) + len(text) > MAX_BODY:
-            yield body
+            yield _annotate(batch_id, body)
             body = []
         body.append(text)
     if body:
-        yield body
+        yield _annotate(batch_id, body)
 
 
-def annotate(batch_id: str, items: Sequence[bytes], salt: str) -> Call[AnnotationsAccepted]:
-    """`POST /v1/batches/{id}/annotations`.
+def _annotate(batch_id: str, items: Sequence[bytes]) -> Call[AnnotationsAccepted]:
+    return _post(batch_id, "annotations", b'{"items":[' + b",".join(items) + b"]}", AnnotationsAccepted)
 
-    Args:
-        batch_id: The batch.
-        items: As `annotation_items` makes them.
-        salt: New for each call, so that only its own repetitions count as repetitions.
-    """
-    body = b'{"items":[' + b",".join(items) + b"]}"
-    key = hashlib.blake2b(salt.encode() + body, digest_size=16).hexdigest()
+
+def _post(batch_id: str, what: str, body: bytes, answer: type[ModelT]) -> Call[ModelT]:
+    """Makes a call that is carried out once, however often it is sent; another call of the same body is another one."""
     return Call(
         method="POST",
-        path=f"{resource('batches', batch_id)}/annotations",
-        headers={"Content-Type": "application/json", "Idempotency-Key": key},
+        path=f"{resource('batches', batch_id)}/{what}",
+        headers={**JSON, "Idempotency-Key": secrets.token_hex(16)},
         body=body,
-        read=read_model(AnnotationsAccepted),
+        read=read_model(answer),
     )
 
 

@@ -1,6 +1,5 @@
 """A part that blocks. Generated from `aio_group.py` by `make generate`; edit that file, not this one."""
 
-import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,5 +39,5 @@ class SyncGradedGroup:
         for rollout, reward in zip(self.rollouts, rewards, strict=True):
             batches.setdefault(rollout.batch_id, {})[rollout.index] = float(reward)
         for batch_id, values in batches.items():
-            for items in calls.annotation_items({name: values}, {}):
-                self._client.ask(calls.annotate(batch_id, items, secrets.token_hex(8)))
+            for call in calls.annotate(batch_id, {name: values}, {}):
+                self._client.ask(call)

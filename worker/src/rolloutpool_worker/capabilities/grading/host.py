@@ -18,7 +18,7 @@ from typing import Any
 
 from rolloutpool_common.capabilities.grading.errors import GradeInvalid, GradeLate, GraderFault
 from rolloutpool_common.capabilities.grading.metrics import GRADER_CALLS, IN_GRADER
-from rolloutpool_common.capabilities.grading.wire import Grade
+from rolloutpool_common.capabilities.grading.wire import Grade, GraderChoice
 from rolloutpool_common.errors import RequestFault, RolloutError
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.result import RolloutResult
@@ -31,9 +31,26 @@ from rolloutpool_worker.tools.isolated import IsolatedEnd, NoPlace
 
 _log = logging.getLogger(__name__)
 
-
+LONGEST_PAUSE = 60.0
+"""Between two tries."""
 MOST_HELD = 4
 """Loops of one grader that its code may hold at once, each with a thread. Beyond that its rollouts wait."""
+_OUTCOMES = {GradeLate: "late", GradeInvalid: "invalid", RequestFault: "options"}
+"""The labels of answers that are no grade, as `GRADER_OUTCOMES` explains them; all others are errors."""
+
+
+def pause_after(error: RolloutError, choice: GraderChoice, tries: int, due: float) -> float | None:
+    """Returns the seconds until a grader that has failed is asked again; None where it is not.
+
+    Args:
+        error: How it failed.
+        choice: It, as the rollout or the regrade names it.
+        tries: How often it failed before.
+        due: Its deadline, by the monotonic clock.
+    """
+    pause = min(2.0**tries, LONGEST_PAUSE)
+    again = isinstance(error, GraderFault) and error.retryable and tries < choice.retries
+    return pause if again and time.monotonic() + pause < due else None
 
 
 class GraderHost:
@@ -51,44 +68,28 @@ class GraderHost:
         self._looks: set[asyncio.Task[None]] = set()
 
     async def ask(
-        self,
-        grader: Grader,
-        rollouts: Sequence[RolloutResult],
-        options: Any,
-        *,
-        left_s: float,
-        warnings: set[str],
-        insists: bool = False,
+        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, *, left_s: float, warnings: set[str]
     ) -> list[Grade]:
         """Asks a grader once."""
         start = time.perf_counter()
         try:
-            with IN_GRADER:
-                grades = await self._in_time(grader, rollouts, options, left_s, warnings, insists)
+            try:
+                with IN_GRADER:
+                    async with asyncio.timeout(left_s) as deadline:
+                        if grader.isolated is not None:
+                            grades = await self._in_child(grader, rollouts, options)
+                        else:
+                            grades = await self._on_loop(grader, rollouts, options, warnings)
+            except TimeoutError:
+                if deadline.expired():
+                    raise GradeLate(group=grader.of_groups) from None
+                raise GraderFault(f"grader {grader.name} did not answer in time") from None
         except RolloutError as error:
-            GRADER_CALLS.observe(time.perf_counter() - start, grader.name, _outcome_of(error))
+            outcome = next((word for kind, word in _OUTCOMES.items() if isinstance(error, kind)), "error")
+            GRADER_CALLS.observe(time.perf_counter() - start, grader.name, outcome)
             raise
         GRADER_CALLS.observe(time.perf_counter() - start, grader.name, "ok")
         return grades
-
-    async def _in_time(
-        self,
-        grader: Grader,
-        rollouts: Sequence[RolloutResult],
-        options: Any,
-        left_s: float,
-        warnings: set[str],
-        insists: bool,
-    ) -> list[Grade]:
-        try:
-            async with asyncio.timeout(left_s) as deadline:
-                if grader.isolated is not None:
-                    return await self._in_child(grader, rollouts, options, None if insists else self._seconds)
-                return await self._on_loop(grader, rollouts, options, warnings)
-        except TimeoutError:
-            if deadline.expired():
-                raise GradeLate(group=grader.of_groups) from None
-            raise GraderFault(f"grader {grader.name} did not answer in time") from None
 
     async def close(self) -> None:
         """Ends all children, and cancels what still runs."""
@@ -98,9 +99,7 @@ class GraderHost:
             loop.end()
         await asyncio.gather(*(isolated.close() for isolated in self._isolated.values()))
 
-    async def _in_child(
-        self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any, place_s: float | None
-    ) -> list[Grade]:
+    async def _in_child(self, grader: Grader, rollouts: Sequence[RolloutResult], options: Any) -> list[Grade]:
         isolated = self._isolated.get(grader.name)
         if isolated is None:
             isolated = self._isolated[grader.name] = IsolatedTools(self._places)
@@ -113,7 +112,7 @@ class GraderHost:
                 {"rollouts": rollouts, "options": options},
                 seconds=self._seconds,
                 result_bytes=answer_bytes(rollouts),
-                place_seconds=place_s,
+                place_seconds=self._seconds,
             )
         except NoPlace:
             raise GraderBusy from None
@@ -190,16 +189,3 @@ class GraderHost:
 def _failed(grader: Grader, raised: PluginError) -> GraderFault:
     raised.log(f"grader {grader.name}")
     return GraderFault(f"grader {grader.name} failed with {raised}")
-
-
-def _outcome_of(error: RolloutError) -> str:
-    """The label of an answer that is no grade, as `GRADER_OUTCOMES` explains it."""
-    match error:
-        case GradeLate():
-            return "late"
-        case GradeInvalid():
-            return "invalid"
-        case RequestFault():
-            return "options"
-        case _:
-            return "error"

@@ -4,6 +4,7 @@
 2. It goes through the rollouts slice by slice: some at a time, or for a grader of groups a group at a time. Those whose
    conversation is not complete are left out. A rollout whose grade had failed is complete.
 3. The grader is asked as after a conversation: within its deadline, and again after 1, 2, 4 … seconds where it fails.
+   Where its processes are busy, it is asked again too, because no other worker has the regrade.
 4. What it says is added under the name that was asked for. No result is changed.
 """
 
@@ -12,30 +13,30 @@ import itertools
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES
+from rolloutpool_common.capabilities.grading.annotating import MAX_NAMES, Regrade
 from rolloutpool_common.capabilities.grading.annotations import Annotations
-from rolloutpool_common.capabilities.grading.errors import GraderFault
-from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades, SliceDone
+from rolloutpool_common.capabilities.grading.errors import GradeLate
+from rolloutpool_common.capabilities.grading.regrades import LEASE_MS, RegradeJob, Regrades
 from rolloutpool_common.capabilities.grading.wire import Grade
 from rolloutpool_common.errors import RolloutError
 from rolloutpool_common.outcomes import Boundary, FinishReason, RolloutStatus
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import StoreError
-from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader
-from rolloutpool_worker.capabilities.grading.host import GraderHost
+from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader, GraderBusy
+from rolloutpool_worker.capabilities.grading.host import GraderHost, pause_after
 from rolloutpool_worker.capability import WorkerDoor
 
 _log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Rollouts whose results are in memory, and that are graded at the same time."""
-LONGEST_PAUSE = 60.0
+BUSY_SECONDS = 1.0
+"""Until a grader is asked again that was busy."""
 LONGEST_NAME = 64
 """Characters of an annotation's name."""
 _PART = re.compile(r"[A-Za-z0-9_.-]+")
@@ -51,21 +52,23 @@ async def regrade(door: WorkerDoor, graders: GraderOwner, regrade_id: str) -> No
     """Does a regrade, or what is left of it; does nothing where another worker does."""
     regrades = Regrades(door.store)
     try:
-        job = await regrades.job(regrade_id)
-        if job is not None and GRADERS.get(job.grader.name) is None:
-            # Its message is older than this worker. Whoever asks how far the regrade is has another worker told.
-            log_event(_log, logging.WARNING, "no such grader here", grader=job.grader.name, batch_id=job.batch_id)
+        known = await regrades.read(regrade_id)
+        if known is None:
             return
-        done = None if job is None else await regrades.take(regrade_id, door.worker_id)
-        if job is None or done is None:
+        job = known[0]
+        grader = GRADERS.get(job.grader.name)
+        if grader is None:
+            # Its message is older than this worker. Whoever asks how far the regrade is has another worker told.
+            log_event(_log, logging.WARNING, "no such grader here", grader=job.grader.name, batch_id=job.batch)
+            return
+        if not await regrades.take(regrade_id, door.worker_id):
             return
         keeping = asyncio.create_task(_keep(door, regrade_id))
         try:
-            await _Regrading(door, graders.host, job).run(done)
+            await _Regrading(door, graders.host, grader, *known).run()
         finally:
             keeping.cancel()
-        # Where this process shuts down: the next one to ask finds it idle.
-        await regrades.take(regrade_id, door.worker_id, lease_ms=0)
+        await regrades.leave(regrade_id, door.worker_id)
     except StoreError as error:
         _log.warning("regrade %s: %s", regrade_id, error.message)
 
@@ -78,48 +81,54 @@ async def _keep(door: WorkerDoor, regrade_id: str) -> None:
 
 
 class _Regrading:
-    def __init__(self, door: WorkerDoor, graders: GraderHost, job: RegradeJob) -> None:
+    def __init__(self, door: WorkerDoor, graders: GraderHost, grader: Grader, job: RegradeJob, found: Regrade) -> None:
         self._door = door
         self._graders = graders
+        self._grader = grader
         self._job = job
-        self._grader = GRADERS.get(job.grader.name)
-        self._failures: Counter[str] = Counter()
+        self._found = found
+        """How far it is."""
+        self._leaves = False
+        """Whether the process shuts down before all of a slice was asked for."""
 
-    async def run(self, done: int) -> None:
-        """Goes through the rollouts from `done` on, until all are done, or the process shuts down."""
-        job, slices = self._job, await self._slices()
-        at = 0
-        for indexes in slices:
-            begin, at = at, at + len(indexes)
-            if begin < done:
+    async def run(self) -> None:
+        """Goes through the rollouts that are not done, until all are, or the process shuts down."""
+        found, at = self._found, 0
+        for indexes in await self._slices():
+            at += len(indexes)
+            if at <= found.done:
                 continue
             if self._door.drain.begun:
                 return
-            self._failures.clear()
             results = [result for index in indexes if (result := await self._read(index)) is not None]
             graded = await self._graded(results)
-            added = await self._annotate(begin, graded)
-            if not added:
-                self._failures["annotations_full"] += len(graded)
-            left_out = len(indexes) - len(results)
-            did = SliceDone(begin, at, len(graded) if added else 0, left_out, dict(self._failures))
-            if not await Regrades(self._door.store).note(job.regrade_id, self._door.worker_id, did):
+            if self._leaves:
                 return
-        log_event(_log, logging.INFO, "regraded", batch_id=job.batch_id, rollouts=at)
+            if await self._annotate(at - len(indexes), graded):
+                found.graded += len(graded)
+            else:
+                self._count("annotations_full", len(graded))
+            found.left_out += len(indexes) - len(results)
+            if not await Regrades(self._door.store).note(found, self._door.worker_id):
+                return
+        log_event(_log, logging.INFO, "regraded", batch_id=self._job.batch, rollouts=at)
+
+    def _count(self, failure: str, rollouts: int) -> None:
+        self._found.failures[failure] = self._found.failures.get(failure, 0) + rollouts
 
     async def _slices(self) -> list[list[int]]:
         """Divides the rollouts: always in the same way, because what is done is counted."""
         indexes = self._job.indexes
-        if self._grader is None or not self._grader.of_groups:
+        if not self._grader.of_groups:
             return [indexes[start : start + AT_ONCE] for start in range(0, len(indexes), AT_ONCE)]
-        _, groups = await self._door.store.rows.some(self._job.batch_id, indexes)
+        _, groups = await self._door.store.rows.some(self._job.batch, indexes)
         found = sorted(zip(groups, indexes, strict=True), key=lambda one: (one[0] is None, one[0] or "", one[1]))
         grouped = itertools.groupby(found, key=lambda one: one[0] if one[0] is not None else one)
         return [[index for _, index in members] for _, members in grouped]
 
     async def _read(self, index: int) -> RolloutResult | None:
         """The result of a complete conversation, as its grader would have seen it; None for every other rollout."""
-        data = await self._door.store.rollouts.result(f"{self._job.batch_id}-{index}")
+        data = await self._door.store.rollouts.result(f"{self._job.batch}-{index}")
         if data is None:
             return None
         result = RolloutResult.model_validate_json(data)
@@ -132,34 +141,31 @@ class _Regrading:
 
     async def _graded(self, results: Sequence[RolloutResult]) -> dict[int, Grade]:
         """Asks for the grades; those that failed are counted."""
-        together = self._grader is not None and self._grader.of_groups
-        asked = [results] if together and results else [[result] for result in results]
-        graded: dict[int, Grade] = {}
-        for some, grades in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
-            graded.update(zip([result.index for result in some], grades, strict=False))
-        return graded
+        asked = [results] if self._grader.of_groups and results else [[result] for result in results]
+        answers = await asyncio.gather(*map(self._ask, asked))
+        return {index: grade for grades in answers for index, grade in grades.items()}
 
-    async def _ask(self, results: Sequence[RolloutResult]) -> list[Grade]:
-        choice, grader = self._job.grader, self._grader
+    async def _ask(self, results: Sequence[RolloutResult]) -> dict[int, Grade]:
+        choice, grader, tries = self._job.grader, self._grader, 0
         due = time.monotonic() + choice.deadline_seconds
-        for tries in itertools.count():
+        while True:
             try:
-                return await self._ask_once(grader, results, due)
+                if (left := due - time.monotonic()) <= 0:
+                    raise GradeLate(group=grader.of_groups)
+                grades = await self._graders.ask(grader, results, choice.options, left_s=left, warnings=set())
+                return {result.index: grade for result, grade in zip(results, grades, strict=True)}
+            except GraderBusy:
+                pause = BUSY_SECONDS
             except RolloutError as error:
-                pause = min(2.0**tries, LONGEST_PAUSE)
-                again = isinstance(error, GraderFault) and error.retryable and tries < choice.retries
-                if not again or time.monotonic() + pause >= due or self._door.drain.begun:
-                    self._failures[error.category] += len(results)
-                    return []
-                await asyncio.sleep(pause)
-        raise AssertionError
-
-    async def _ask_once(self, grader: Grader | None, results: Sequence[RolloutResult], due: float) -> list[Grade]:
-        if grader is None:
-            raise GraderFault(f"no grader {self._job.grader.name!r} on this worker; it has {GRADERS.names()}")
-        left = due - time.monotonic()
-        options = self._job.grader.options
-        return await self._graders.ask(grader, results, options, left_s=left, warnings=set(), insists=True)
+                again = pause_after(error, choice, tries, due)
+                if again is None:
+                    self._count(error.category, len(results))
+                    return {}
+                pause, tries = again, tries + 1
+            if self._door.drain.begun:
+                self._leaves = True
+                return {}
+            await asyncio.sleep(pause)
 
     async def _annotate(self, begin: int, graded: dict[int, Grade]) -> bool:
         """Adds the grades of a slice; False where the annotations of the batch would take too much."""
@@ -168,7 +174,7 @@ class _Regrading:
         job, name = self._job, self._job.annotation
         scalars: dict[str, dict[int, float]] = {name: {}}
         streams: dict[int, dict[str, list[list[float | None]]]] = {}
-        known = len(await Annotations(self._door.store).scalars(job.batch_id))
+        known = len(await Annotations(self._door.store).scalars(job.batch))
         for index, grade in graded.items():
             scalars[name][index] = grade.reward
             for part, value in grade.parts.items():
@@ -178,8 +184,8 @@ class _Regrading:
                     scalars.setdefault(full, {})[index] = value
             if grade.token_rewards is not None:
                 streams[index] = {name: [list(row) for row in grade.token_rewards]}
-        request_id = f"{job.regrade_id}/{begin}"
+        request_id = f"{self._found.regrade_id}/{begin}"
         used = await Annotations(self._door.store).append(
-            job.batch_id, request_id, scalars, streams, max_bytes=job.max_bytes
+            job.batch, request_id, scalars, streams, max_bytes=job.max_bytes
         )
         return used is not None

@@ -15,27 +15,22 @@ For example, a worker dies while a grader runs: the next claim reads the kept re
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from rolloutpool_common.capabilities.grading.errors import GradeLate, GraderFault
 from rolloutpool_common.capabilities.grading.kept import GradingClaim, KeptRollouts, without_grade
-from rolloutpool_common.capabilities.grading.wire import Grade, GraderChoice, GradeReport, GroupGrades
+from rolloutpool_common.capabilities.grading.wire import GradeReport, GroupGrades
 from rolloutpool_common.errors import RequestFault, RolloutError
 from rolloutpool_common.outcomes import Failure, RolloutStatus
 from rolloutpool_common.process import failpoints
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
 from rolloutpool_common.store import ClaimLost, StoreError
-from rolloutpool_worker.capabilities.grading.base import GRADERS, Grader, GraderAgain, GraderBusy, HeldForGroup
-from rolloutpool_worker.capabilities.grading.host import GraderHost
+from rolloutpool_worker.capabilities.grading.base import GRADERS, GraderAgain, GraderBusy, HeldForGroup
+from rolloutpool_worker.capabilities.grading.host import GraderHost, pause_after
 from rolloutpool_worker.capability import Talk
 
-T = TypeVar("T")
-
-LONGEST_PAUSE = 60.0
-"""Between two tries."""
 LONGEST_MESSAGE = 500
 """Characters of what people read about a try that failed."""
 MOST_GROUP_BYTES = 32 * 2**20
@@ -47,21 +42,27 @@ class GradingStage:
 
     def __init__(self, talk: Talk, graders: GraderHost) -> None:
         """Asks nothing yet."""
-        self._talk = talk
+        self._talk, self._retry = talk, talk.retry
         self._graders = graders
         self._attachments = b""
         self._store = KeptRollouts(talk.store)
         self._claim = talk.claim
+        # A rollout uses the capability because it names a grader.
+        assert talk.claim.spec.grader is not None
+        self._choice = talk.claim.spec.grader
+        self._grader = GRADERS.get(self._choice.name)
         self._known = GradingClaim.of(talk.claim)
         self._kept: RolloutResult | None = None
         """What this attempt has kept: None until Redis has said so."""
+        self._tries = self._known.tries
+        """How often the grader was asked."""
         self._due = time.monotonic() + self._known.due_in_s
         self._warnings: set[str] = set()
 
     async def run(self, ending: RolloutResult | BaseException | None) -> RolloutResult | BaseException:
         """Grades a rollout if it is to be graded."""
         complete = isinstance(ending, RolloutResult) and ending.status is RolloutStatus.COMPLETED
-        if ending is not None and (self._claim.spec.grader is None or not complete):
+        if ending is not None and not complete:
             return ending
         if isinstance(ending, RolloutResult):
             self._attachments = self._talk.attachments(ending)
@@ -76,33 +77,21 @@ class GradingStage:
         result = complete or await self._read(claim.index)
         if result is None:
             raise ClaimLost(f"rollout {claim.uid}: its result was kept, and is gone")
-        choice = claim.spec.grader
-        if choice is None:
-            return result
         if result.grade is None:
-            report = GradeReport(grader=choice.name, finish_reason=result.finish_reason)
+            report = GradeReport(grader=self._choice.name, finish_reason=result.finish_reason)
             result = result.model_copy(update={"grade": report})
-        grader = GRADERS.get(choice.name)
-        of_group = grader is not None and grader.of_groups and claim.group is not None
+        of_group = self._grader is not None and self._grader.of_groups and claim.group is not None
         if complete is not None or (of_group and not self._known.leads):
-            failure = await self._keep(result, choice, claim.group if of_group else None)
+            failure = await self._keep(result, claim.group if of_group else None)
             if failure is not None:
                 return without_grade(result, failure)
-        if grader is None:
-            unknown = f"no grader {choice.name!r} on this worker; it has {GRADERS.names()}"
-            return await self._failed(result, GraderFault(unknown), choice)
         if of_group:
-            return await self._group_graded(result, grader, choice)
-        start = time.monotonic()
-        try:
-            (grade,) = await self._ask(grader, [result], choice)
-        except RolloutError as error:
-            return await self._failed(result, error, choice, ms=_ms(start))
-        return self._with_grade(result, grade, tries=self._known.tries + 1, ms=_ms(start))
+            return await self._group_graded(result)
+        return self._with_grade(result, await self._grades_of((), {claim.index: result}))
 
-    async def _keep(self, result: RolloutResult, choice: GraderChoice, group: str | None) -> Failure | None:
+    async def _keep(self, result: RolloutResult, group: str | None) -> Failure | None:
         """Keeps the result of a complete conversation."""
-        seconds = choice.deadline_seconds
+        seconds = self._choice.deadline_seconds
         answer = await self._retry(lambda: self._begin(result, seconds, group))
         if not self._known.complete:
             self._due = time.monotonic() + seconds
@@ -122,79 +111,60 @@ class GradingStage:
     async def _begin(self, result: RolloutResult, seconds: float, group: str | None) -> str:
         return await self._store.begin(self._claim, result, seconds=seconds, group=group, attachments=self._attachments)
 
-    async def _group_graded(self, own: RolloutResult, grader: Grader, choice: GraderChoice) -> RolloutResult:
+    async def _group_graded(self, own: RolloutResult) -> RolloutResult:
         """Grades the group that this rollout leads, delivers the others, and returns this rollout's result."""
-        claim, read = self._claim, {self._claim.index: own}
-        members = await self._retry(lambda: self._store.members(claim))
-        kept = await self._retry(lambda: self._store.kept(claim))
+        claim, read = self._claim, {own.index: own}
+        kept, members = await self._retry(lambda: self._store.group(claim))
         if kept is None:
-            grades = await self._grades_of(members, read, grader, choice)
-            kept = await self._retry(lambda: self._store.keep(claim, grades))
+            grades = await self._grades_of(members, read)
+            kept, members = await self._retry(lambda: self._store.group(claim, grades))
+        assert kept is not None
         for index, _ in members:
             failpoints.hit("worker.grades_before_delivery")
-            if index != claim.index:
-                result = read.get(index) or await self._read(index)
-                # It may have been cancelled, or an earlier attempt has delivered it.
-                if result is not None:
-                    await self._deliver(self._of_group(result, kept))
-        return self._of_group(own, kept)
+            result = read.get(index) or await self._read(index)
+            # It may have been cancelled, or an earlier attempt has delivered it.
+            if index != own.index and result is not None:
+                await self._deliver(self._with_grade(result, kept, members=len(kept.grades)))
+        return self._with_grade(own, kept, members=len(kept.grades))
 
-    async def _grades_of(
-        self,
-        members: Sequence[tuple[int, int]],
-        read: dict[int, RolloutResult],
-        grader: Grader,
-        choice: GraderChoice,
-    ) -> GroupGrades:
-        """Asks for the grades of a group; `read` gets the results of its members."""
-        tries, start = self._known.tries + 1, time.monotonic()
+    async def _grades_of(self, members: Sequence[tuple[int, int]], read: dict[int, RolloutResult]) -> GroupGrades:
+        """Asks for the grades of the members of a group, or of the rollout alone; `read` gets the members' results."""
+        grader = self._grader
+        start = time.monotonic()
         try:
+            if grader is None:
+                raise GraderFault(f"no grader {self._choice.name!r} on this worker; it has {GRADERS.names()}")
             if (size := sum(stored for _, stored in members)) > MOST_GROUP_BYTES:
                 raise RequestFault(f"the results of the group take {size:,} bytes, at most {MOST_GROUP_BYTES:,}")
             for index, _ in members:
                 result = read.get(index) or await self._read(index)
                 if result is not None:
                     read[index] = result
-            indexes = sorted(read)
             start = time.monotonic()
-            grades = await self._ask(grader, [read[index] for index in indexes], choice)
+            if (left := self._due - start) <= 0:
+                raise GradeLate(group=grader.of_groups)
+            self._tries += 1
+            indexes = sorted(read)
+            rollouts = [read[index] for index in indexes]
+            options = self._choice.options
+            grades = await self._graders.ask(grader, rollouts, options, left_s=left, warnings=self._warnings)
         except RolloutError as error:
-            await self._pause_if_again(error, choice)
+            await self._pause_if_again(error)
             failure = error.failure()
-            failure = failure.model_copy(update={"message": f"the group has no grade: {failure.message}"})
-            return GroupGrades(failure=failure, tries=tries, ms=_ms(start))
-        return GroupGrades(grades=dict(zip(indexes, grades, strict=True)), tries=tries, ms=_ms(start))
-
-    def _of_group(self, result: RolloutResult, kept: GroupGrades) -> RolloutResult:
-        grade = kept.grades.get(result.index)
-        if grade is not None:
-            return self._with_grade(result, grade, tries=kept.tries, ms=kept.ms, members=len(kept.grades))
-        failure = kept.failure or GradeLate(group=True).failure()
-        return without_grade(result, failure, tries=kept.tries, ms=kept.ms)
+            if members:
+                failure = failure.model_copy(update={"message": f"the group has no grade: {failure.message}"})
+            return GroupGrades(failure=failure, tries=self._tries, ms=_ms(start))
+        return GroupGrades(grades=dict(zip(indexes, grades, strict=True)), tries=self._tries, ms=_ms(start))
 
     async def _deliver(self, result: RolloutResult) -> None:
         if await self._retry(lambda: self._store.deliver(self._claim.batch_id, result)):
             self._talk.delivered(result)
 
-    async def _ask(self, grader: Grader, rollouts: Sequence[RolloutResult], choice: GraderChoice) -> list[Grade]:
-        left = self._due - time.monotonic()
-        if left <= 0:
-            raise GradeLate(group=grader.of_groups)
-        return await self._graders.ask(grader, rollouts, choice.options, left_s=left, warnings=self._warnings)
-
-    async def _failed(
-        self, result: RolloutResult, error: RolloutError, choice: GraderChoice, *, ms: float | None = None
-    ) -> RolloutResult:
-        await self._pause_if_again(error, choice)
-        asked = self._known.tries + (ms is not None and not isinstance(error, GradeLate))
-        return without_grade(result, error.failure(), tries=asked, ms=ms)
-
-    async def _pause_if_again(self, error: RolloutError, choice: GraderChoice) -> None:
+    async def _pause_if_again(self, error: RolloutError) -> None:
         """Raises `GraderAgain` where the grader is asked again after this error, and notes that the rollout waits."""
         tries = self._known.tries
-        pause = min(2.0**tries, LONGEST_PAUSE)
-        again = isinstance(error, GraderFault) and error.retryable and tries < choice.retries
-        if not again or time.monotonic() + pause >= self._due:
+        pause = pause_after(error, self._choice, tries, self._due)
+        if pause is None:
             return
         now = datetime.now(UTC)
         waiting = Waiting(
@@ -207,11 +177,13 @@ class GradingStage:
         await self._talk.wait(waiting)
         raise GraderAgain(error.message, pause)
 
-    def _with_grade(
-        self, result: RolloutResult, grade: Grade, *, tries: int, ms: float, members: int | None = None
-    ) -> RolloutResult:
+    def _with_grade(self, result: RolloutResult, kept: GroupGrades, *, members: int | None = None) -> RolloutResult:
+        grade = kept.grades.get(result.index)
+        if grade is None:
+            failure = kept.failure or GradeLate(group=True).failure()
+            return without_grade(result, failure, tries=kept.tries, ms=kept.ms if kept.tries else None)
         assert result.grade is not None
-        report = result.grade.model_copy(update={"tries": tries, "ms": round(ms, 1), "members": members})
+        report = result.grade.model_copy(update={"tries": kept.tries, "ms": kept.ms, "members": members})
         return result.model_copy(
             update={
                 "reward": grade.reward,
@@ -225,12 +197,9 @@ class GradingStage:
     async def _read(self, index: int) -> RolloutResult | None:
         return await self._retry(lambda: self._store.ungraded(self._claim.batch_id, index))
 
-    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await self._talk.retry(call)
-
     async def _verify(self) -> None:
         """Makes sure that a Redis which was started again has the claim and what was kept; raises `ClaimLost`."""
-        if self._kept is not None and self._claim.spec.grader is not None:
+        if self._kept is not None:
             seconds = max(self._due - time.monotonic(), 0.001)
             await self._begin(self._kept, seconds, None)
         elif not await self._talk.store.rollouts.restore(self._claim, None, turns=0):
@@ -238,4 +207,4 @@ class GradingStage:
 
 
 def _ms(start: float) -> float:
-    return (time.monotonic() - start) * 1000
+    return round((time.monotonic() - start) * 1000, 1)

@@ -1,6 +1,7 @@
 -- List rollouts whose grader's deadline has passed, and that nobody grades now.
 -- ARGV: most of them.
--- Answer: a list of uids. Those that a worker has are left to it: it ends them itself, and if it dies they are queued.
+-- Answer: {uid, 1 where its group was to be graded as a whole (else 0), ...}. Those that a worker has are left to it: it ends
+-- them itself, and if it dies they are queued.
 local found = {}
 for _, uid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', str(now_ms()), 'LIMIT', 0, tonumber(ARGV[1]))) do
   local batch, index = string.match(uid, '^(.*)%-(%d+)$')
@@ -11,6 +12,9 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', str(now
   -- The group has its grades, which a worker that died was delivering. The next one goes on.
   if leader and redis.call('EXISTS', k_rollout(batch .. '-' .. leader, 'grades')) == 1 then held = true end
   -- One of a batch that was deleted is listed too: its end finds nothing, and it is taken off the list.
-  if not held then found[#found + 1] = uid end
+  if not held then
+    found[#found + 1] = uid
+    found[#found + 1] = group and redis.call('HEXISTS', k_batch(batch, 'group_counts'), 'due:' .. group) or 0
+  end
 end
 return found
