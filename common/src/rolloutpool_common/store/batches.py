@@ -104,15 +104,7 @@ class Batches:
             limits.memory_limit_bytes,
             len(carried),
             *carried,
-            *(
-                "shared",
-                shared,
-                "retention_ms",
-                int(retention_s * 1000),
-                *needs.fields(),
-                *promisers(new),
-                *self._fields(new),
-            ),
+            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *self._fields(new)),
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
@@ -128,7 +120,7 @@ class Batches:
 
     def _fields(self, new: NewBatch) -> list[Any]:
         """Lists what the batch's hash has of the request; most of it only where the request says it."""
-        fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new)]
+        fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new), *promisers(new)]
         for capability in CAPABILITIES:
             if capability.mark and (asked := new.asks.get(capability.name)) is not None:
                 fields += [part for pair in capability.kept(asked, self._secrets).items() for part in pair]
