@@ -142,8 +142,9 @@ class MixedFleet(RuleBasedStateMachine):
     @rule()
     def due(self) -> None:
         """The time of what is delayed has come."""
-        for uid, at in self.raw.zrange("rp:delayed", 0, -1, withscores=True):
-            batch_id, index = split_uid(str(uid)) or ("", 0)
+        delayed: Any = self.raw.zrange("rp:delayed", 0, -1, withscores=True)
+        for uid, at in delayed:
+            batch_id, index = split_uid(uid) or ("", 0)
 
             async def fall_due(batch_id: str = batch_id, index: int = index, at: float = at) -> None:
                 await self.store.outbox._connection.script("requeue", batch_id, index, DELAYED, f"{at:.0f}", "")
