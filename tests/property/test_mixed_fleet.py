@@ -23,7 +23,7 @@ from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimRefused, Store, Ticket
-from rolloutpool_common.store.keys import split_uid, uid_of
+from rolloutpool_common.store.keys import DELAYED, split_uid, uid_of
 from rolloutpool_common.store.places import fault_in
 
 T = TypeVar("T")
@@ -142,11 +142,12 @@ class MixedFleet(RuleBasedStateMachine):
     @rule()
     def due(self) -> None:
         """The time of what is delayed has come."""
-        for uid in map(str, self.raw.zrange("rp:delayed", 0, -1)):
+        delayed: Any = self.raw.zrange("rp:delayed", 0, -1, withscores=True)
+        for uid, at in delayed:
             batch_id, index = split_uid(uid) or ("", 0)
 
-            async def fall_due(batch_id: str = batch_id, index: int = index) -> None:
-                await self.store.outbox._connection.script("due", batch_id, index)
+            async def fall_due(batch_id: str = batch_id, index: int = index, at: float = at) -> None:
+                await self.store.outbox._connection.script("requeue", batch_id, index, DELAYED, f"{at:.0f}", "")
 
             self.do(fall_due())
 

@@ -5,6 +5,7 @@
 3. A worker that starts asks which tokenizers the live batches need, and loads them before it takes work.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ BATCHES = 1024
 """How many batches' tokenizers are remembered, and how many batches a starting worker looks at."""
 CLAIMS = 64
 """How many claims of each worker a starting worker looks at."""
+_FIELDS = ("tokenizers", "owner", "shared", "v1", "run")
+"""What is read of a batch."""
 _NAME, _REVISION = "tokenizer_name", "tokenizer_revision"
 
 
@@ -75,9 +78,7 @@ class BatchTokenizers:
         batch_id, index = split
         known = self._known.get(batch_id)
         if known is None:
-            # A script, because the scripts of rollouts that begin together travel together.
-            stored, owned_by, shared = await self._connection.script("batch_tokenizers", batch_id)
-            known = self._known[batch_id] = _parse(stored), owned_by.decode(), _trainer_of(shared)
+            known = self._known[batch_id] = await self._read(batch_id)
             while len(self._known) > BATCHES:
                 self._known.popitem(last=False)
         refs, owner, trainer = known
@@ -88,6 +89,18 @@ class BatchTokenizers:
             own = await self._redis.hget(keys.batch(batch_id, "items"), str(index))
         ref = None if shared is None or own is None else _ref(orjson.loads(shared), orjson.loads(own))
         return None if ref is None else NeededTokenizer(ref, owner)
+
+    async def _read(self, batch_id: str) -> tuple[tuple[TokenizerRef, ...], str, str]:
+        """Reads a batch's tokenizers, its owner, and whom its rollouts ask first of all."""
+        # Two looks see the same: the commit writes all of it in one step, and only a deletion changes it.
+        fields, recorded = await asyncio.gather(
+            self._connection.command("HMGET", keys.batch(batch_id), *_FIELDS),
+            self._connection.command("EXISTS", keys.batch(batch_id, "trunk")),
+        )
+        stored, owner, shared, v1, run = (field or b"" for field in fields)
+        # A note of the call stays a write of its own for v1, runs and recorded turns (model_calls.py).
+        is_plain = not v1 and run == batch_id.encode() and not recorded
+        return _parse(stored), owner.decode(), _trainer_of(shared if is_plain else b"")
 
     async def of_live_batches(self, limit: int) -> list[TokenizerRef]:
         """Returns the tokenizers that queued and running rollouts need, the queued ones' first; at most `limit`."""

@@ -81,7 +81,7 @@ class ModelCalls:
 
     async def take_back(self, claim: Claim, *, certain: bool) -> None:
         """Notes that no model call is in flight under this claim, after one was noted."""
-        await self._connection.script("uncalled", claim.uid, claim.token, int(certain))
+        await self._connection.script("calling", claim.uid, claim.token, int(certain))
 
     async def note_idempotent(self, claim: Claim) -> None:
         """Notes with its batch that this rollout's trainer answers a repeated request with the reply of then."""

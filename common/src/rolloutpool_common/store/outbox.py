@@ -86,7 +86,8 @@ class Outbox:
 
         A ticket that was slow and not lost is then published twice. The second one finds the rollout claimed, and ends.
         """
-        key = keys.routed(priority, offer) if offer else keys.published(priority)
+        published = keys.published(priority)
+        key = keys.routed(priority, offer) if offer else published
         elsewhere = {} if offer else await self._routed(priority)
         moved = start = 0
         while True:
@@ -100,8 +101,8 @@ class Outbox:
         for raw, score in entries:
             split = keys.split_uid(raw.decode())
             if split is not None:
-                # The time goes along: the script leaves alone what was claimed or published again since the read above.
-                moved += await self._connection.script("republish", *split, priority, f"{score:.0f}")
+                # The score goes along: the script leaves alone what was claimed or published again since then.
+                moved += await self._connection.script("requeue", *split, published, f"{score:.0f}", "republished")
         return moved
 
     async def _routed(self, priority: Priority) -> dict[bytes, float]:

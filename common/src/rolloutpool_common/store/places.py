@@ -8,7 +8,7 @@ would be sampled twice. This is the table of both rules. The store's state machi
 |---|---|---|
 | `running` | a listed worker holds its claim | that worker; if it dies, the reconciler |
 | `suspects` | it may have killed its workers | the next isolated worker (`trials.py`) |
-| `delayed` | it may run again at a time to come | the reconciler (`due.lua`) |
+| `delayed` | it may run again at a time to come | the reconciler (`requeue.lua`) |
 | `published` | its ticket is in the broker | the worker that gets it; if it was lost, `Outbox.lost` |
 | `outbox` | one of its batch's outboxes has it, and batch and run stand in line | who reserves next (`reserve.lua`) |
 | `held` | its conversation is complete, and its group's is not | the last of its group; or the reconciler, later |

@@ -219,11 +219,14 @@ class Reconciliation:
         with store_errors():
             now = await now_ms(self._redis)
             # At most 1000, so that a round stays short; the others are due in the next one.
-            due = await self._redis.zrangebyscore(keys.DELAYED, "-inf", f"{now:.0f}", start=0, num=1000)
+            due = await self._redis.zrangebyscore(
+                keys.DELAYED, "-inf", f"{now:.0f}", start=0, num=1000, withscores=True
+            )
         resumed = 0
-        for raw in due:
+        for raw, at in due:
             split = keys.split_uid(raw.decode())
-            resumed += 0 if split is None else await self._connection.script("due", *split)
+            if split is not None:
+                resumed += await self._connection.script("requeue", *split, keys.DELAYED, f"{at:.0f}", "")
         return resumed
 
     async def _expire(self) -> int:

@@ -4,7 +4,7 @@ from tests.support.batches import announce, claim, submit
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.store import ClaimRefused, Store
-from rolloutpool_common.store.keys import split_uid
+from rolloutpool_common.store.keys import DELAYED, published, split_uid
 from rolloutpool_common.store.outbox import PER_WORKER
 
 
@@ -27,7 +27,7 @@ async def test_fresh_work_that_met_a_worker_declared_dead_is_published_again(sto
     assert await store.outbox._redis.zscore("rp:delayed", uid) is not None
     await store.outbox._redis.zadd("rp:delayed", {uid: 1})
     batch_id, index = split_uid(uid) or ("", 0)
-    assert await store.outbox._connection.script("due", batch_id, index) == 1
+    assert await store.outbox._connection.script("requeue", batch_id, index, DELAYED, 1, "") == 1
     assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
 
 
@@ -52,6 +52,7 @@ async def test_all_classes_are_asked_at_once_and_say_what_is_left(store: Store) 
 async def test_a_ticket_that_was_published_again_meanwhile_is_not_the_lost_one(store: Store) -> None:
     await submit(store)
     (ticket,) = await store.outbox.reserve(Priority.DEFAULT, 9)
-    lost = ticket.batch_id, ticket.index, Priority.DEFAULT
-    assert await store.outbox._connection.script("republish", *lost, f"{ticket.published_ms - 1:.0f}") == 0
-    assert await store.outbox._connection.script("republish", *lost, f"{ticket.published_ms:.0f}") == 1
+    lost = ticket.batch_id, ticket.index, published(Priority.DEFAULT)
+    for before_ms, requeued in ((1, 0), (0, 1)):
+        score = f"{ticket.published_ms - before_ms:.0f}"
+        assert await store.outbox._connection.script("requeue", *lost, score, "republished") == requeued

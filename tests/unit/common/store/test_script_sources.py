@@ -104,4 +104,4 @@ def test_each_set_of_capabilities_has_a_name_and_the_first_is_the_plain_ones() -
 
 def test_what_runs_for_each_record_carries_three_declarations() -> None:
     assert used_by(SHARED, OWN["journal"]) == {"P", "k_rollout", "clear"}
-    assert used_by(SHARED, OWN["calling"]) == {"P", "k_rollout"}
+    assert used_by(SHARED, OWN["calling"]) == {"P", "k_rollout", "epoch"}

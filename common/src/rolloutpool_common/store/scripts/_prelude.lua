@@ -19,7 +19,6 @@ local function k_batches(v1, owner)
   local list = v1 and (P .. 'batches_v1') or (P .. 'batches')
   return owner and (list .. ':' .. owner) or list
 end
--- The vocabulary of a tokenizer, and whose kept rollouts it made: owners, or one owner's batches (pieces.py).
 local function k_published(priority) return P .. 'published:' .. priority end
 -- Where the rollouts of a batch wait that belong to a lane: a priority class, or a part of one (_lanes.lua).
 local function k_outbox(batch, lane) return k_batch(batch, 'outbox' .. (string.match(lane, '~.*') or '')) end
