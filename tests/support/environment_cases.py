@@ -107,5 +107,5 @@ async def _case(kind: str, monkeypatch: pytest.MonkeyPatch, stack: contextlib.As
             return EnvironmentCase(GemEnvironment("numbers", PackageGame.model_validate({"id": "game", **FORM})))
     put_skyrl_gym(monkeypatch)
     text_packages.ENDED.clear()
-    form = PackageGame.model_validate({"id": "game", "options": {"most": 3}, **FORM})
-    return EnvironmentCase(SkyrlGymEnvironment("numbers", form), TASK)
+    game = PackageGame.model_validate({"id": "game", "options": {"most": 3}, **FORM})
+    return EnvironmentCase(SkyrlGymEnvironment("numbers", game), TASK)

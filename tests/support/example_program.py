@@ -9,7 +9,7 @@ own pool for: the door is there, and a program that is a plug-in is loaded by th
 import runpy
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import httpx
 
@@ -20,15 +20,18 @@ def main(url: str, program: str) -> None:
     """Runs it."""
     path = Path(program)
 
-    def start(pool: LocalPool) -> Self:  # type: ignore[misc]
+    def start(pool: LocalPool) -> LocalPool:
         plugin = {"ROLLOUTPOOL_PLUGINS": path.stem, "PYTHONPATH": str(path.parent)}
         assert pool._env in ({}, plugin), "the pool that is there has no other settings"
         assert not pool._flower, "it has no Flower"
         pool._port = httpx.URL(url).port or 0
         return pool
 
-    LocalPool.start = start  # type: ignore[method-assign, assignment]
-    LocalPool.stop = lambda pool: None  # type: ignore[method-assign]
+    def stop(_: LocalPool) -> None:
+        """It goes on for the next program."""
+
+    started: Any = LocalPool
+    started.start, started.stop = start, stop
     sys.argv = [program]
     sys.path[0] = str(path.parent)
     runpy.run_path(program, run_name="__main__")

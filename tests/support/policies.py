@@ -5,6 +5,7 @@ Between the two stands a proxy, so that a test can say of any of them how the ne
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, cast
 
 from tests.support.chat_server import KEY, ChatServer
@@ -155,14 +156,15 @@ def _policy(asking: Asking, kind: str, tokenizer: ChatTokenizer) -> Policy:
 async def policy_case(kind: str, tokenizer: ChatTokenizer, controller: ChatServer) -> AsyncIterator[PolicyCase]:
     """Serves what a policy of this kind asks, until the block ends; the chat endpoint is there already."""
     async with contextlib.AsyncExitStack() as stack:
-        path, requests = "", list[Any]
+        path = ""
+        requests: Callable[[], list[Any]]
         if kind == "callback":
             trainer = await stack.enter_async_context(scripted_trainer(tokenizer, say(SAID)))
             target, requests = trainer.url, lambda: [exchange.document for exchange in trainer.exchanges]
         elif kind == "chat":
             target, path = controller.base, "/v1/rollouts/r"
             controller.asked.clear()
-            requests = lambda: controller.of("r")  # noqa: E731
+            requests = partial(controller.of, "r")
         else:
             serve = vllm_server if kind == "vllm" else sglang_server
             engine = await stack.enter_async_context(serve(tokenizer, SAID))
