@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.support.games import RIGHT, SEED, WRONG
 from tests.support.resources_server import ROW, ResourcesServer, row
 
@@ -31,11 +32,33 @@ TRANSCRIPT: list[dict[str, Any]] = [
 ]
 
 
+class Address:
+    """One address for the servers of all tests: to end uvicorn takes longer than most of them."""
+
+    url = ""
+    app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has the test's own server answer."""
+        assert self.app is not None
+        await self.app(scope, receive, send)
+
+
+ADDRESS = Address()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def address() -> Iterator[None]:
+    with serve_callback(ADDRESS, [0]) as there:
+        ADDRESS.url = there.url
+        yield
+
+
 @contextmanager
 def served(server: ResourcesServer, **options: Any) -> Iterator[HttpEnvironment]:
-    with serve_callback(server.app, [0]) as there:
-        options = {"crash": "restartable", "done_flag": True, **options}
-        yield HttpEnvironment("guess", HttpServer(url=f"{there.url}/", **options), Targets.loopback())
+    ADDRESS.app = server.app
+    options = {"crash": "restartable", "done_flag": True, **options}
+    yield HttpEnvironment("guess", HttpServer(url=f"{ADDRESS.url}/", **options), Targets.loopback())
 
 
 async def test_a_session_is_seeded_called_verified_and_closed() -> None:
