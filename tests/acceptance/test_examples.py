@@ -1,9 +1,13 @@
-"""The examples and what the quickstart shows, run as a reader would: as programs of their own."""
+"""The examples and what the quickstart shows, run as a reader would: as programs of their own.
+
+The examples run on one pool. A start of a pool takes seconds of CPU, and is the same in each of them.
+"""
 
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,16 +33,29 @@ SHOWN = {
 }
 
 
-def run(program: Path, cwd: Path) -> str:
+PLUGINS = ("isolated_tool", "text_game", "tool_environment")
+"""Examples that the workers import."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[LocalPool]:
+    """A pool with all that an example asks its own pool for."""
+    env = {"ROLLOUTPOOL_PLUGINS": ",".join(PLUGINS), "PYTHONPATH": str(ROOT / "examples")}
+    with LocalPool(workers=2, flower=False, door=True, env=env) as running:
+        yield running
+
+
+def run(cwd: Path, *program: str) -> str:
     """Standard output of a program that must succeed."""
-    done = subprocess.run([sys.executable, str(program)], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *program], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_example_runs(example: Path, tmp_path: Path) -> None:
-    assert SHOWN[example.stem] in run(example, tmp_path)
+def test_example_runs(example: Path, pool: LocalPool) -> None:
+    """What starts a pool of its own is the program of the quickstart, and that of the README."""
+    assert SHOWN[example.stem] in run(ROOT, "-m", "tests.support.example_program", pool.url, str(example))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
@@ -50,7 +67,7 @@ def test_the_program_of_the_quickstart_runs(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", QUICKSTART.read_text(), re.MULTILINE | re.DOTALL)
     program = tmp_path / "first.py"
     program.write_text(code)
-    lines = run(program, tmp_path).splitlines()
+    lines = run(tmp_path, str(program)).splitlines()
     assert len(lines) == 8
     for line in lines:
         trained, total = map(int, re.findall(r"\d+", line)[-2:])

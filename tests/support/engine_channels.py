@@ -14,7 +14,6 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.engines.channel import EngineChannel, LedgerPrompt
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.reply import EngineTurn
-from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import Asking, Breakers, Http1Client, Resolver
 from rolloutpool_worker.policy.asking import BeforeCall, ungated
 from rolloutpool_worker.policy.endpoint import ReplyLimits
@@ -35,7 +34,6 @@ class Channels:
         self.pauses: list[float] = []
         self.client = Http1Client(Resolver(Targets.loopback()), timeout=5)
         self.engines = Engines()
-        self.draining = False
         self.on_pause: Any = None
 
     async def to(
@@ -60,8 +58,6 @@ class Channels:
             self.pauses.append(seconds)
             if self.on_pause is not None:
                 self.on_pause()
-            if self.draining:
-                raise Drained
             await asyncio.sleep(0)
 
         asking = Asking(

@@ -32,6 +32,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import httpx
+from tests.support.inside_api import NO_TLS
 
 PAST = 256
 """Answers that are remembered, to be given again."""
@@ -235,7 +236,10 @@ class LyingProxy:
         """Answers to POST, the latest last."""
         self._later: set[asyncio.Task[None]] = set()
         self._upstream = httpx.AsyncClient(
-            trust_env=False, timeout=None, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            trust_env=False,
+            timeout=None,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            verify=NO_TLS,
         )
 
     def past_answer(self) -> bytes:
@@ -335,8 +339,10 @@ async def lying_proxy(
         yield proxy
     finally:
         server.close()
-        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet.
-        await asyncio.sleep(0.05)
+        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet, but after some
+        # steps of the loop.
+        for _ in range(20):
+            await asyncio.sleep(0)
         for task in tuple(handlers):
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)

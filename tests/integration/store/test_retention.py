@@ -14,7 +14,7 @@ from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.protocol.operations import Preflight
 from rolloutpool_common.store import NewBatch, Store
 
-BATCHES, ROLLOUTS, FATES = 25, 16, 8
+BATCHES, ROLLOUTS, FATES = 9, 8, 8
 
 LASTING = {
     *("rp:totals", "rp:finished", "rp:dead", "rp:leader", "rp:epoch", "rp:schema"),
@@ -71,7 +71,7 @@ async def live(store: Store, uid: str, fate: int) -> None:
             await store.rollouts.finish(held, result_of(held))
 
 
-async def run_some_hundred(
+async def run_some_batches(
     store: Store, retention_s: float, asks: Mapping[str, object] | None = None, work: Work | None = None
 ) -> list[NewBatch]:
     """Batches whose rollouts have ended in every way; `work` is what a worker does for a capability then."""
@@ -123,11 +123,11 @@ async def check_nothing_is_left(
 
 
 async def test_whatever_became_of_its_rollouts_a_batch_leaves_nothing(store: Store, raw: Any) -> None:
-    await check_nothing_is_left(store, raw, await run_some_hundred(store, retention_s=0.001))
+    await check_nothing_is_left(store, raw, await run_some_batches(store, retention_s=0.001))
 
 
 async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store: Store, raw: Any) -> None:
-    batches = await run_some_hundred(store, retention_s=7200)
+    batches = await run_some_batches(store, retention_s=7200)
     due = dict(await raw.zrange("rp:ended", 0, -1, withscores=True))
     assert set(due) == {batch.batch_id for batch in batches}
     now, _ = await raw.time()

@@ -1,17 +1,14 @@
-"""What people look at, through both Python clients and the real API."""
+"""What people look at, through a Python client and the real API."""
 
-import asyncio
 import gzip
 
 import pytest
-from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 from rolloutpool_trainer.capabilities.grading import calls
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch
-from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.errors import BatchRejected, ClientError, NotFound
 
 TRAINER = "http://127.0.0.1:8081"
@@ -24,21 +21,15 @@ async def submit(client: AsyncRolloutClient, count: int = 1, run: str = "job7", 
     return await client.submit(rollouts, defaults=DEFAULTS, trainer=TRAINER, run=run, labels={"step": step})
 
 
-async def test_batches_are_listed(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+async def test_batches_are_listed(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
     ids = [(await submit(client, step=str(n))).batch_id for n in range(5)]
     assert [summary.batch_id for summary in await client.batches(run="job7")] == ids[::-1]
     assert [summary.batch_id for summary in await client.batches(limit=3)] == ids[:1:-1]
     assert [summary.batch_id for summary in await client.batches(labels={"step": "2"})] == [ids[2]]
     assert await client.batches(state="complete") == await client.batches(v1=True) == []
 
-    def blocking() -> list[str]:
-        with RolloutClient(api.url) as made:
-            return [summary.batch_id for summary in made.batches(owner="public")]
 
-    assert await asyncio.to_thread(blocking) == ids[::-1]
-
-
-async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
     batch = await submit(client, count=3)
     assert batch.accepted is not None
     await worker.end(batch.accepted.rollouts[1])
@@ -48,16 +39,8 @@ async def test_a_table_has_a_column_per_field(client: AsyncRolloutClient, api: A
     }
     assert (await batch.table(where=["status=completed", "turns>0"]))["uid"] == [batch.accepted.rollouts[1]]
 
-    def blocking() -> dict[str, list[object]]:
-        with RolloutClient(api.url) as made:
-            return made.batch(batch.batch_id).table(["index"])
 
-    assert await asyncio.to_thread(blocking) == {"index": [0, 1, 2]}
-
-
-async def test_summaries_come_once_each_as_rollouts_end(
-    client: AsyncRolloutClient, api: Api, worker: ScriptedWorker
-) -> None:
+async def test_summaries_come_once_each_as_rollouts_end(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
     batch = await submit(client, count=3)
     assert batch.accepted is not None
     uids = batch.accepted.rollouts
@@ -77,11 +60,6 @@ async def test_summaries_come_once_each_as_rollouts_end(
     assert "messages" not in seen[0].summary
     assert "1 + 1" not in str(seen[0])
 
-    def blocking() -> list[str]:
-        with RolloutClient(api.url) as made:
-            return [item.summary["uid"] for item in made.batch(batch.batch_id).summaries(seen[0].cursor)]
-
-    assert await asyncio.to_thread(blocking) == [uids[0], uids[1]]
     assert [item async for item in batch.summaries(seen[2].cursor)] == []
 
 
@@ -91,17 +69,12 @@ async def test_summaries_of_a_batch_of_many_pages(client: AsyncRolloutClient, wo
     assert sorted([item.summary["index"] async for item in batch.summaries()]) == list(range(1001))
 
 
-async def test_what_a_token_id_reads(client: AsyncRolloutClient, api: Api, worker: ScriptedWorker) -> None:
+async def test_what_a_token_id_reads(client: AsyncRolloutClient, worker: ScriptedWorker) -> None:
     pieces = TokenPieces(tokenizer_sha256="ab" * 32, pieces=["Hi", None, None], partial={1: "e5ad", 2: "97"})
     written = gzip.compress(pieces.model_dump_json().encode())
     await worker.store.pieces.keep("ab" * 32, written, max_bytes=10**6)
     assert await client.token_pieces("ab" * 32) == pieces
 
-    def blocking() -> TokenPieces:
-        with RolloutClient(api.url) as made:
-            return made.token_pieces("ab" * 32)
-
-    assert await asyncio.to_thread(blocking) == pieces
     with pytest.raises(NotFound):
         await client.token_pieces("cd" * 32)
     # What is given can't become another path.

@@ -1,7 +1,7 @@
 """Groups of a batch: whole, without what cannot be trained, filled up where that was asked for; and what is counted."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,12 +19,6 @@ from rolloutpool_trainer.errors import RefillImpossible
 MESSAGES = [{"role": "user", "content": "hi"}]
 REFILL = "b" + "1" * 32
 SECOND = "b" + "2" * 32
-
-
-@pytest.fixture
-def client(pool: StubPool) -> Iterator[RolloutClient]:
-    with RolloutClient(pool.url, timeout=5.0) as made:
-        yield made
 
 
 def lay_out(pool: StubPool, batch_id: str, groups: Sequence[str | None], results: dict[int, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A file of results answers as a pool would, also one that grows, was cut, or is something else."""
+"""A file of results that grows, was cut, or is something else; `test_recorded_batches` has its answers."""
 
 import json
 import random
@@ -13,8 +13,6 @@ from tests.support.finished_rollouts import forked, rollout, sample
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.rollouts import RolloutView
-from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage
 from rolloutpool_trainer.errors import UnreadableResults
 from rolloutpool_trainer.viewer.result_file import ResultFile
 
@@ -47,41 +45,8 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_batches_the_last_one_first(path: Path) -> None:
-    found = asked(ResultFile(path), "/v1/batches")["batches"]
-    assert [(line["batch_id"], line["total"], line["counts"]) for line in found] == [
-        (TWO, 2, {"failed": 2}),
-        (ONE, 4, {"completed": 4}),
-    ]
-    # Labels that all rollouts have.
-    assert found[1]["labels"] == {"step": "3"}
-
-
-def test_the_table_is_the_apis_own(path: Path) -> None:
-    file = ResultFile(path)
-    page = RowPage.model_validate(asked(file, f"/v1/batches/{ONE}/rollouts", "limit=10000"))
-    assert set(page.columns) == set(ROW_FIELDS)
-    assert page.columns["uid"] == [f"{ONE}-{index}" for index in range(4)]
-    assert page.columns["sampled_tokens"] == [sum(sum(s.response_mask) for s in forked().samples)] * 4
-    siblings = asked(file, f"/v1/batches/{ONE}/rollouts", "fields=uid&limit=1000&where=group%3Dg1")
-    assert siblings["columns"] == {"uid": [f"{ONE}-2", f"{ONE}-3"]}
-    assert file.answer(f"/v1/batches/{ONE}/rollouts", "where=turns%3E3")[0] == 422
-
-
-def test_a_rollout_by_its_uid_and_by_its_callers_name(path: Path) -> None:
-    file = ResultFile(path)
-    for name in (f"{ONE}-3", "1/r3"):
-        view = RolloutView.model_validate(asked(file, f"/v1/rollouts/{name}"))
-        assert view.result == results(ONE, 4)[3].model_dump(mode="json")
-    for nothing in (
-        f"/v1/rollouts/{ONE}-9",
-        f"/v1/batches/{ONE}x",
-        "/v1/workers",
-        "",
-        "/",
-        "/v1/rollouts/../etc/passwd",
-    ):
-        assert file.answer(nothing, "")[0] == 404
+def test_rows_of_a_file_are_asked_for_by_equality_alone(path: Path) -> None:
+    assert ResultFile(path).answer(f"/v1/batches/{ONE}/rollouts", "where=turns%3E3")[0] == 422
 
 
 def test_a_file_that_grows_is_followed(path: Path) -> None:

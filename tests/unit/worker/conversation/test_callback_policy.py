@@ -6,7 +6,7 @@ import orjson
 import pytest
 from tests.support.conversations import SomeBranch
 
-from rolloutpool_common.errors import MaskImpossible, RequestChanged, TrainerStatusError
+from rolloutpool_common.errors import MaskImpossible, TrainerStatusError
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
@@ -86,19 +86,6 @@ class Planned:
 
     async def ask(self, turn: int) -> tuple[Reply, AskedTurn]:
         return await self.policy.ask(cast(Branch, self.branch), turn)
-
-
-async def test_another_attempt_writes_the_same_body_or_asks_nothing() -> None:
-    plan = MaskPlan((3,), 3, None)
-    planned = await Planned(plan).plan(2)
-    again = Planned(plan)
-    again.branch.planned = planned
-    await again.ask(2)
-    assert again.channel.calls[0].body.digest == planned.digest
-    again.branch.history.replace([{"role": "user", "content": "Calculate 15 + 24"}])
-    with pytest.raises(RequestChanged, match="turn 2"):
-        await again.ask(2)
-    assert len(again.channel.calls) == 1
 
 
 async def test_a_refused_mask_is_followed_by_the_next_one() -> None:

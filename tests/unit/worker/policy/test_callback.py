@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from tests.support.batches import claim, submit
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import Step, body, close, say
+from tests.support.trainer_script import say
 
-from rolloutpool_common.errors import TrainerProtocolError, TrainerUnreachable
 from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
@@ -70,18 +69,3 @@ async def test_a_trainer_reads_what_the_headers_say(
         echo=echo,
         forked_from=forked_from,
     )
-
-
-@pytest.mark.parametrize("lost", [close(), body(b"<html>502 Bad Gateway</html>")], ids=["closed", "a gateway's page"])
-async def test_a_lost_reply_is_asked_for_again_only_where_that_is_safe(
-    store: Store, channel: Channel, tokenizer: ChatTokenizer, lost: Step
-) -> None:
-    for idempotent, calls in ((False, 1), (True, 2)):
-        async with scripted_trainer(tokenizer, lost, say("8")) as trainer:
-            asking = await channel.to(store, trainer, idempotent=idempotent)
-            if idempotent:
-                assert (await asking.sample(turn_of(asking))).message["content"] == "8"
-            else:
-                with pytest.raises((TrainerUnreachable, TrainerProtocolError)):
-                    await asking.sample(turn_of(asking))
-            assert len(trainer.exchanges) == calls

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from tests.integration.store.test_retention import check_nothing_is_left, run_some_hundred
+from tests.integration.store.test_retention import check_nothing_is_left, run_some_batches
 from tests.support.batches import OWNER, claim, result_of, submit
 from tests.support.pushes import due_push
 
@@ -125,5 +125,5 @@ async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: A
         for n, one in enumerate(await pushes.take(200, lease_s=60)):
             await pushes.settle(one, ("delivered", "dead", "retry")[n % 3], retry_in_s=60)
 
-    batches = await run_some_hundred(store, 0.001, {"webhooks": TO}, push)
+    batches = await run_some_batches(store, 0.001, {"webhooks": TO}, push)
     await check_nothing_is_left(store, raw, batches, {"rp:push:dead"})

@@ -4,13 +4,12 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.batches import NOWHERE
 from tests.support.engine_channels import BOTH, IDS, PROMPT, Channels, prompt, versions
 from tests.support.imitated_engine import Refusal
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import COMPLETIONS, GENERATE, vllm_server
 
-from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError
 from rolloutpool_common.outcomes import Category
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Store
@@ -158,12 +157,6 @@ async def test_failures_are_repeated_because_an_engine_keeps_nothing(
         with pytest.raises(TrainerStatusError) as failed:
             await (await channels.to(store, engine, protocol)).sample(1, prompt())
     assert failed.value.retryable
-
-
-async def test_nobody_there(store: Store, channels: Channels) -> None:
-    with pytest.raises(TrainerUnreachable):
-        await (await channels.to(store, NOWHERE)).sample(1, prompt())
-    assert len(channels.pauses) == 2
 
 
 @BOTH
@@ -320,10 +313,3 @@ async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up
     assert now < KEEP_SECONDS
     assert (seen, channels.pauses) == ([None, None], [])
     assert [asked.document["cache_salt"] for asked in engine.asked] == uids
-
-
-async def test_a_reply_of_ten_megabytes_is_not_read(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
-    async with vllm_server(tokenizer, IDS) as engine:
-        engine.change = lambda reply: reply.update(model="x" * 10_000_000)
-        with pytest.raises(TrainerProtocolError, match="larger than"):
-            await (await channels.to(store, engine)).sample(1, prompt())

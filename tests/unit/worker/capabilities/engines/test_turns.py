@@ -14,7 +14,6 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.engines.reply import Finish
-from rolloutpool_worker.drain import Drained
 from rolloutpool_worker.policy import Http1Client, Resolver
 
 
@@ -128,14 +127,6 @@ async def test_a_paused_sglang_lets_its_callers_wait(
         assert (await turn).ids == IDS
     assert (len(engine.asked), channels.pauses) == (1, [])
     await channels.client.aclose()
-
-
-async def test_a_drain_ends_the_wait(store: Store, channels: Channels, tokenizer: ChatTokenizer) -> None:
-    async with vllm_server(tokenizer, IDS) as engine:
-        engine.paused.clear()
-        channels.draining = True
-        with pytest.raises(Drained):
-            await (await channels.to(store, engine)).sample(1, prompt())
 
 
 @BOTH

@@ -1,17 +1,25 @@
-"""What holds for every adapter of environments, whatever is behind it; `test_<adapter>.py` has what only one does."""
+"""What holds for every environment, whatever is behind it; `test_<adapter>.py` has what only one does.
 
-from collections.abc import Callable
+A worker opens a session, has it played, asks for its score and closes it. Sessions are apart from each other, the same
+play in a session with the same seed is answered alike, and what a closed session held is free.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from tests.support.environment_cases import KINDS, EnvironmentCase, environment_case
 from tests.support.fake_mcp import fake_mcp
-from tests.support.games import SEED
+from tests.support.games import INVITATION, RIGHT, SEED, WRONG
 from tests.support.openenv_server import OpenEnvStub
 from tests.support.resources_server import ROW
 from tests.support.text_packages import put_gem, put_skyrl_gym
+from tests.support.waiting import until
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
+from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
 from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
@@ -20,6 +28,7 @@ from rolloutpool_worker.capabilities.foreign_environments.openenv import OpenEnv
 from rolloutpool_worker.capabilities.foreign_environments.package import PackageGame
 from rolloutpool_worker.capabilities.foreign_environments.skyrl_gym import SkyrlGymEnvironment
 from rolloutpool_worker.environments import Environment
+from rolloutpool_worker.environments.opened import checked_opening
 
 Made = Callable[[str], Environment]
 GAME = {"id": "game", "options": {"most": 3}}
@@ -74,6 +83,63 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     put_gem(monkeypatch)
     put_skyrl_gym(monkeypatch)
     fake_mcp(monkeypatch)
+
+
+@pytest.fixture(params=KINDS)
+async def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EnvironmentCase]:
+    async with environment_case(request.param, monkeypatch) as made:
+        yield made
+
+
+async def test_a_session_is_opened_played_scored_and_closed(case: EnvironmentCase) -> None:
+    there = case.environment
+    opened = await there.open(case.task, SEED, "b-0", 1)
+    checked = checked_opening(opened)
+    # The policy reads an invitation, or which tools there are.
+    assert [tool.function.name for tool in checked.tools] == ([] if there.by_text else ["guess"])
+    assert checked.messages or checked.tools
+    assert all(message["role"] == "user" for message in checked.messages)
+    answers = [await case.play(opened.session, number) for number in (WRONG, RIGHT)]
+    assert all(answer.content for answer in answers if not answer.done)
+    assert not answers[0].done
+    score = await there.score(opened.session, [{"role": "user", "content": INVITATION}])
+    assert (score is not None) is case.scores
+    await there.close(opened.session)
+    await until(lambda: _none(case))
+
+
+async def test_an_entry_says_what_a_crash_does_and_how_many_places_there_are(case: EnvironmentCase) -> None:
+    assert (case.environment.crash, case.environment.places) == (CrashEffect.RESTARTABLE, 7)
+
+
+async def test_the_same_play_with_the_same_seed_is_answered_alike(case: EnvironmentCase) -> None:
+    """After a crash the pool plays a session again, and compares."""
+    if case.scores:
+        assert await case.played("b-0") == await case.played("b-1")
+
+
+async def test_sessions_are_apart(case: EnvironmentCase) -> None:
+    if case.scores:
+        alone = await case.played("b-0")
+        assert await asyncio.gather(*(case.played(f"b-{index}") for index in (1, 2, 3))) == [alone] * 3
+    await until(lambda: _none(case))
+
+
+@pytest.mark.parametrize("kind", ["http", "openenv"])
+async def test_a_server_that_hangs_holds_its_own_caller_only(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with environment_case(kind, monkeypatch) as case:
+        opened = await case.environment.open(case.task, SEED, "b-0", 1)
+        case.hang()
+        waiting = asyncio.create_task(case.play(opened.session, WRONG))
+        other = await case.environment.open(case.task, SEED, "b-1", 1)
+        await case.environment.close(other.session)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def _none(case: EnvironmentCase) -> bool:
+    return case.open_sessions() == 0
 
 
 @pytest.mark.parametrize(("name", "task"), [(name, task) for name, tasks in WRONG_TASKS.items() for task in tasks])

@@ -5,11 +5,10 @@ from typing import Any
 
 import orjson
 import pytest
-from starlette.responses import JSONResponse, Response
 from tests.support.chat_server import ASK, KEY, ChatServer, chat_server
 from tests.support.conversations import claim_of
 
-from rolloutpool_common.errors import TrainerProtocolError, TrainerStatusError, TrainerUnreachable
+from rolloutpool_common.errors import TrainerProtocolError, TrainerUnreachable
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel, parse_chat_reply
 from rolloutpool_worker.policy import (
@@ -110,26 +109,6 @@ def test_nonsense_is_refused_with_its_place(reply: bytes, said: str) -> None:
     with pytest.raises(TrainerProtocolError, match="turn 1 at x: ") as caught:
         parse_chat_reply(reply, {}, "turn 1 at x")
     assert said in caught.value.message
-
-
-async def test_a_call_is_repeated_where_that_may_help(server: ChatServer, client: TurnClient) -> None:
-    channel = channel_to(server.url("flaky"), client, callback_api_key=KEY)
-    refusals: list[Response] = [JSONResponse({}, status_code=503), JSONResponse({}, status_code=429)]
-    server.change = lambda _: refusals.pop() if refusals else None
-    try:
-        reply = await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), 0)))
-    finally:
-        server.change = None
-    assert reply.message["content"] == "Hello."
-    # Under one key, so that the controller can tell.
-    assert server.keys[-3:] == ["b-0/1"] * 3
-
-
-async def test_a_refused_key_is_final(server: ChatServer, client: TurnClient) -> None:
-    channel = channel_to(server.url("closed"), client, callback_api_key="wrong")
-    with pytest.raises(TrainerStatusError, match="answered 401"):
-        await channel.sample(TurnCall(1, channel.body(MessageBytes([{**NORMAL, **ASK}]), 0)))
-    assert server.of("closed") == []
 
 
 async def test_the_breaker_counts_the_port_and_not_each_rollout_s_url(client: TurnClient) -> None:

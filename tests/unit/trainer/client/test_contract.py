@@ -1,36 +1,114 @@
-"""The blocking client against a scripted API on a real socket."""
+"""What each of the two Python clients does, against a scripted API on a real socket.
 
+A method asks the pool one thing, and returns what the pool said. What is lost on the way is asked for again, under the
+same key; each result comes once; and each refusal is an error of its own type. Both clients have the same methods.
+"""
+
+import inspect
 import pickle
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.support.api_documents import BATCH, accepted, page, status, worker
+from tests.support.both_clients import opened
+from tests.support.client_calls import CALLS, MESSAGES, RESULTS, ROWS
 from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import RolloutItem, TrainerPorts
 from rolloutpool_common.protocol.groups import GroupVerdict
-from rolloutpool_common.protocol.health import Health
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_trainer import errors
+from rolloutpool_trainer.client.aio import AsyncRolloutClient
+from rolloutpool_trainer.client.aio_batch import AsyncBatch
+from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
+from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.sync import RolloutClient
+from rolloutpool_trainer.client.sync_batch import Batch
+from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_stream import RolloutStream
 
-MESSAGES = [{"role": "user", "content": "hi"}]
-RESULTS = f"/v1/batches/{BATCH}/results"
+NOT_AWAITED = {"batch", "judge", "load_state_dict", "state_dict"}
+"""What asks the pool for nothing."""
+
+NO_REQUEST = {"batch", "ask", "close", "results", "wait", "submit"}
+"""What asks for nothing by itself, and what has cases of its own below."""
+DELIVERY = {"callback_url": "http://h/push", "secret": "12345678"}
 
 
 @pytest.fixture
-def client(pool: StubPool) -> Iterator[RolloutClient]:
-    with RolloutClient(pool.url, "key", timeout=5.0) as made:
-        yield made
-
-
-@pytest.fixture
-def hasty(pool: StubPool) -> Iterator[RolloutClient]:
+def hasty(pool: StubPool, kind: str) -> Iterator[RolloutClient]:
     """A client without patience."""
-    with RolloutClient(pool.url, timeout=0.0) as made:
+    with opened(kind, pool.url, timeout=0.0) as made:
         yield made
+
+
+def methods(kind: type[Any]) -> dict[str, Callable[..., Any]]:
+    """The public ones, also those that it inherits."""
+    found = inspect.getmembers(kind, inspect.isfunction)
+    return {name: method for name, method in found if not name.startswith("_")}
+
+
+def surface(kind: type[Any]) -> dict[str, list[tuple[str, Any, str]]]:
+    """Public methods with names, defaults and annotations of their parameters; names of classes have no `Async`."""
+
+    def named(annotation: Any) -> str:
+        return re.sub(r"(?:[\w.]+\.)?(?:Async|Sync)?(\w+)", r"\1", inspect.formatannotation(annotation))
+
+    return {
+        name: [(p.name, p.default, named(p.annotation)) for p in inspect.signature(method).parameters.values()]
+        for name, method in methods(kind).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (RolloutClient, AsyncRolloutClient),
+        (Batch, AsyncBatch),
+        (RolloutStream, AsyncRolloutStream),
+        (TrainableGroup, AsyncTrainableGroup),
+    ],
+)
+def test_both_have_the_same_methods_and_only_one_blocks(blocking: type[Any], awaited: type[Any]) -> None:
+    assert surface(blocking) == surface(awaited)
+    for name, method in methods(awaited).items():
+        real = inspect.unwrap(method)
+        if name not in NOT_AWAITED:
+            assert inspect.iscoroutinefunction(real) or inspect.isasyncgenfunction(real), name
+
+
+def test_each_method_has_a_case() -> None:
+    assert {*methods(RolloutClient), *methods(Batch)} == {*CALLS, *NO_REQUEST}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_a_method_asks_for_one_thing_and_returns_what_the_pool_says(
+    pool: StubPool, client: RolloutClient, method: str
+) -> None:
+    call, asked, body, answer, returned = CALLS[method]
+    verb, _, target = asked.partition(" ")
+    path, _, query = target.partition("?")
+    pool.on(verb, path, Answer(body=answer))
+    pool.on("GET", RESULTS, Answer(body=page(complete=True)))
+    assert call(client) == returned
+    (seen, *_) = pool.requests
+    seen_path, _, seen_query = seen.path.partition("?")
+    assert (seen.method, seen_path) == (verb, path)
+    assert set(query.split("&")) - {""} <= set(seen_query.split("&"))
+    assert seen.body == body
+    assert seen.headers["Authorization"] == "Bearer key"
+
+
+def test_a_table_of_many_pages_is_one(pool: StubPool, client: RolloutClient) -> None:
+    first, last = ({**ROWS, "columns": {"index": [index]}} for index in range(2))
+    pages = Answer(body=first | {"next_cursor": "7"}), Answer(body=last | {"next_cursor": None})
+    pool.on("GET", f"/v1/batches/{BATCH}/rollouts", *pages)
+    assert client.batch(BATCH).table(["index"]) == {"index": [0, 1]}
+    assert ["cursor=7" in request.path for request in pool.requests] == [False, True]
 
 
 def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> None:
@@ -44,6 +122,7 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
         run="job7",
         weight=3,
         group={"min_usable": 2},
+        delivery=DELIVERY,
         idempotency_key="k",
     )
     (request,) = pool.requests
@@ -62,6 +141,7 @@ def test_submit_sends_one_document(pool: StubPool, client: RolloutClient) -> Non
         "run": "job7",
         "weight": 3,
         "group": {"min_usable": 2},
+        "delivery": DELIVERY,
     }
 
 
@@ -142,28 +222,6 @@ def test_wait_gives_up_in_time(pool: StubPool, client: RolloutClient) -> None:
         client.batch(BATCH).wait(timeout=0)
 
 
-def test_rollout_v1(pool: StubPool, client: RolloutClient) -> None:
-    answer = {"rollout_id": "r", "status": "COMPLETED", "finish_reason": "stop", "final_messages": MESSAGES}
-    pool.on("POST", "/rollout", Answer(body=answer))
-    request = {"rollout_id": "r", "server_url": "http://h", "messages": MESSAGES, "sampling_params": {}}
-    response = client.rollout(request)
-    assert response.finish_reason == "stop"
-    assert pool.requests[0].body == request
-
-
-def test_lookups(pool: StubPool, client: RolloutClient) -> None:
-    view = {"uid": f"{BATCH}-0", "rollout_id": "r0", "batch_id": BATCH, "index": 0, "group": None, "status": "queued"}
-    pool.on("GET", "/v1/rollouts/r0", Answer(body=view | {"attempt": 0, "worker": None, "turns": 0, "result": None}))
-    pool.on("GET", "/tools", Answer(body={"tools": [{"type": "function", "function": {"name": "add"}}]}))
-    pool.on("GET", "/v1/workers", Answer(body={"workers": [worker(worker_id="w")]}))
-    pool.on("GET", "/health", Answer(body={"status": "healthy"}))
-    assert client.get_rollout("r0").status is RolloutStatus.QUEUED
-    assert [tool.function.name for tool in client.tools()] == ["add"]
-    (found,) = client.workers()
-    assert (found.worker_id, found.pid, found.started_at.year) == ("w", 42, 2026)
-    assert client.health() == Health()
-
-
 def test_a_newer_pool_may_say_more(pool: StubPool, client: RolloutClient) -> None:
     new = {"not_known_yet": {"a": [1]}}
     pool.on("GET", "/v1/workers", Answer(body={"workers": [worker(**new)], "queues": {}} | new))
@@ -224,10 +282,8 @@ def test_a_v1_refusal_does_not_repeat_the_prompt(pool: StubPool, client: Rollout
     assert "secret" not in str(caught.value)
 
 
-def test_no_proxy_of_the_environment_is_used(
-    pool: StubPool, monkeypatch: pytest.MonkeyPatch, client: RolloutClient
-) -> None:
+def test_no_proxy_of_the_environment_is_used(pool: StubPool, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     pool.on("GET", "/health", Answer(body={"status": "healthy"}))
-    with RolloutClient(pool.url, timeout=0) as made:
+    with opened(kind, pool.url, timeout=0) as made:
         assert made.health().status == "healthy"
