@@ -8,6 +8,7 @@
 Invariant: at every moment `total` = queued + running + grading + ended: only scripts move rollouts between states.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -52,7 +53,7 @@ from rolloutpool_common.store.records import (
 )
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.secrets import SecretStore
-from rolloutpool_common.store.staging import size_of, stage
+from rolloutpool_common.store.staging import DIRECT_ROLLOUTS, size_of, stage
 from rolloutpool_common.store.usage import usage_of
 
 RETENTION_SECONDS = 24 * 3600.0
@@ -78,6 +79,8 @@ class Batches:
         encrypted: dict[str, str] = {}
         shared = self._secrets.encrypt_field(new.shared, encrypted)
         needs = BatchNeeds.of(new)
+        # It parses each rollout where several trainers have to promise: 0.12 s for 10,000 of 6 kB.
+        promise = promisers(new) if len(new.rollouts) <= DIRECT_ROLLOUTS else await asyncio.to_thread(promisers, new)
         carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
@@ -104,7 +107,7 @@ class Batches:
             limits.memory_limit_bytes,
             len(carried),
             *carried,
-            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *self._fields(new)),
+            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *promise, *self._fields(new)),
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
@@ -120,7 +123,7 @@ class Batches:
 
     def _fields(self, new: NewBatch) -> list[Any]:
         """Lists what the batch's hash has of the request; most of it only where the request says it."""
-        fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new), *promisers(new)]
+        fields: list[Any] = ["labels", orjson.dumps(new.labels), "tokenizers", tokenizers_field(new)]
         for capability in CAPABILITIES:
             if capability.mark and (asked := new.asks.get(capability.name)) is not None:
                 fields += [part for pair in capability.kept(asked, self._secrets).items() for part in pair]
