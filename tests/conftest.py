@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,16 +58,31 @@ take_interrupts()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/acceptance, so that no file there can forget it; put tests of real tokenizers first.
+    """Mark everything in tests/acceptance, so that no file there can forget it, and deal the tests in a good order.
 
-    xdist gives each process a run of tests as they stand here. Side by side, those of one real tokenizer go to one
-    process, and the others need not load it: all of them take 44 s of CPU.
+    xdist gives each process a run of tests as they stand here. Those of one real tokenizer stand side by side, so the
+    other processes need not load it: all of them take 44 s of CPU. Files of acceptance tests stand among the others,
+    because they mostly wait for processes that they have started, while the others keep a core busy.
     """
     acceptance = Path(__file__).parent / "acceptance"
-    for item in items:
-        if item.path.is_relative_to(acceptance):
-            item.add_marker(pytest.mark.acceptance)
-    items.sort(key=_real_tokenizer)
+    waiting = [item for item in items if item.path.is_relative_to(acceptance)]
+    for item in waiting:
+        item.add_marker(pytest.mark.acceptance)
+    busy = sorted((item for item in items if not item.path.is_relative_to(acceptance)), key=_real_tokenizer)
+    files = [list(tests) for _, tests in groupby(waiting, key=lambda item: item.path)]
+    items[:] = _spread(files, busy)
+
+
+def _spread(files: list[list[pytest.Item]], among: list[pytest.Item]) -> list[pytest.Item]:
+    """Puts files of tests at even distances among other tests, and never into the middle of one of their files."""
+    mixed: list[pytest.Item] = []
+    left = files[::-1]
+    for place, item in enumerate(among):
+        due = len(files) - len(left) < len(files) * (place + 1) / len(among)
+        if due and left and (place == 0 or among[place - 1].path != item.path):
+            mixed += left.pop()
+        mixed.append(item)
+    return mixed + [item for tests in left[::-1] for item in tests]
 
 
 def _real_tokenizer(item: pytest.Item) -> tuple[bool, str]:
