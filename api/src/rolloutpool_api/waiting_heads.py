@@ -5,16 +5,18 @@ and each such connection costs an open file.
 
 1. The wait begins when a connection is made, and with the first byte after an answer.
 2. It ends when the head is complete: then the key decides, and the body has limits of its own (`body`).
-3. After `CROWD_SECONDS` a connection is closed if its client (an address) has more than `CROWD` that wait. A burst of
-   honest connections is not closed, because their heads come at once.
+3. After `CROWD_SECONDS` a connection is closed if so many of its client (an address) wait that they take too many of
+   the files that this process may open. A thousand programs on one busy machine are honest, and may take longer.
 4. After the time that the settings allow it is closed in any case.
 """
 
 import asyncio
+import resource
 from collections import Counter
 from collections.abc import Callable
 
-CROWD = 64
+CROWD = 2048
+"""Most connections of one client that may wait for longer, and a quarter of the files where that is less."""
 CROWD_SECONDS = 1.0
 
 _BODY = b'{"error":{"message":"the request line and headers did not come in time"}}'
@@ -31,6 +33,8 @@ class WaitingHeads:
     def __init__(self, seconds: float) -> None:
         """`seconds` is the longest that a head may take."""
         self.seconds = seconds
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.crowd = CROWD if files == resource.RLIM_INFINITY else min(CROWD, files // 4)
         self.waiting: Counter[str] = Counter()
         """How many there are, by client."""
 
@@ -62,7 +66,7 @@ class HeadWait:
 
     def _look_at_crowd(self) -> None:
         left = self._heads.seconds - CROWD_SECONDS
-        if left > 0 and self._heads.waiting[self._client] <= CROWD:
+        if left > 0 and self._heads.waiting[self._client] <= self._heads.crowd:
             self._timer = self._loop.call_later(left, self._late)
         else:
             self._late()

@@ -14,7 +14,7 @@ from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import until
 
-from rolloutpool_api import body
+from rolloutpool_api import body, waiting_heads
 
 HALF_HEAD = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: "
 
@@ -35,7 +35,11 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head.split(b"\r\n")[0], content
 
 
-async def test_a_thousand_half_heads_of_one_client_shut_nobody_out(redis_url: str) -> None:
+async def test_a_thousand_half_heads_of_one_client_shut_nobody_out(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As many as where a process may open 256 files.
+    monkeypatch.setattr(waiting_heads, "CROWD", 64)
     async with running_api(redis_url) as api, client_of(api) as client:
         opened = [await connect(api) for _ in range(1100)]
         for _, writer in opened:

@@ -1,6 +1,7 @@
 """A head may take its time, and a crowd of them from one client less."""
 
 import asyncio
+import resource
 from functools import partial
 
 import pytest
@@ -47,3 +48,14 @@ async def test_one_that_ends_in_time_is_not_closed() -> None:
 async def test_a_time_below_that_of_a_crowd_holds() -> None:
     heads = WaitingHeads(0.01)
     assert await closed(heads, ["a"], 0.5) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("files", "crowd"), [(256, 64), (1024, 256), (1_048_576, 2048), (resource.RLIM_INFINITY, 2048)]
+)
+def test_a_crowd_takes_no_more_than_a_quarter_of_the_files(
+    monkeypatch: pytest.MonkeyPatch, files: int, crowd: int
+) -> None:
+    monkeypatch.setattr(waiting_heads, "CROWD", 2048)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert WaitingHeads(60).crowd == crowd
