@@ -10,7 +10,7 @@ import pytest
 from tests.support.batches import NOWHERE
 from tests.support.pool import Pool
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Exchange, Step, body, call, close, hang, lost, raw, say, status
+from tests.support.trainer_script import Exchange, Step, body, close, hang, lost, raw, say, status
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -290,35 +290,3 @@ async def test_an_unknown_tokenizer_is_the_request_s_fault(pool: Pool, trainer: 
     assert numbers.pop("total_latency_ms") > 0
     assert set(numbers.values()) == {0}
     assert healthy.status is RolloutStatus.COMPLETED
-
-
-async def test_a_trainer_that_recovers_is_asked_until_it_answers(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    busy = status(429, **AT_ONCE)
-    async with scripted_trainer(tokenizer, busy, busy, say("8")) as bad:
-        (result,) = await pool.run(shared={"server_url": bad.url})
-    assert result.status is RolloutStatus.COMPLETED
-    # The same turn under the same key and digest, byte for byte.
-    assert len(bad.exchanges) == 3
-    assert len({request.content for request in bad.exchanges}) == 1
-    for name in ("idempotency-key", "x-request-digest", "x-rollout-attempt"):
-        assert len({request.header(name) for request in bad.exchanges}) == 1
-
-
-async def test_an_idempotent_trainer_is_asked_again_after_a_lost_reply(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, close(), status(502, **AT_ONCE), say("8")) as bad:
-        (result,) = await pool.run([{"idempotent": True}], shared={"server_url": bad.url})
-    assert result.status is RolloutStatus.COMPLETED
-    assert len({request.header("idempotency-key") for request in bad.exchanges}) == 1
-
-
-async def test_what_was_proved_before_a_failure_is_delivered(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    add = call("add", '{"a": 5, "b": 3}')
-    async with scripted_trainer(tokenizer, say("8", [add]), status(400), tells=False) as bad:
-        (result,) = await pool.run(shared={"server_url": bad.url})
-    assert (result.status, result.num_llm_calls, result.num_tool_calls) == (RolloutStatus.FAILED, 1, 1)
-    assert result.failure is not None
-    assert result.failure.turn == 2
-    assert [m.role for m in result.messages] == ["user", "assistant", "tool"]
-    (sample,) = result.samples
-    assert set(sample.response_mask) == {1}
-    assert tokenizer.decode(sample.response_ids).startswith("8")

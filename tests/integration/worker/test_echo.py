@@ -56,18 +56,6 @@ async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last
                 assert echo == prompt[prefix:]
 
 
-@pytest.mark.parametrize(
-    "rollout", [{"messages": LONG, "v1": True}, {"messages": [{"role": "user", "content": "Calculate 15 + 23"}]}]
-)
-async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
-    inside: InsideWorker, tokenizer: ChatTokenizer, rollout: dict[str, object]
-) -> None:
-    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
-        result = await inside.run_one(server_url=trainer.url, **rollout)
-        assert (result.status, result.num_llm_calls) == (RolloutStatus.COMPLETED, 4)
-        assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
-
-
 def check_proof(tokenizer: ChatTokenizer, result: RolloutResult, drifted: int) -> None:
     """Checks that one turn has a difference, which the samples on both sides of the fork have at that place."""
     assert [turn.turn for turn in result.turns if turn.difference is not None] == [drifted]

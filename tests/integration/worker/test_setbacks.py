@@ -1,7 +1,6 @@
 """What the policy cannot cause is retried, waits or is told by its name, and is never passed off as data."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.support.batches import OWNER, new_batch, uids_of
@@ -9,7 +8,6 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.redis_server import free_port
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Scripts, call, hang, say, status
-from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult, Sample
@@ -90,27 +88,6 @@ async def test_an_infra_failure_goes_back_to_the_queue_so_often_and_is_told_then
     assert "requeued:crashes" not in totals
 
 
-@pytest.mark.parametrize(
-    ("promise", "outcomes"),
-    [({}, ["failed"]), ({"idempotent": True}, ["retried", "retried", "failed"])],
-    ids=["nothing promised", "idempotent"],
-)
-async def test_a_turn_that_may_have_been_sampled_is_asked_again_only_where_the_trainer_promised_that_it_is_safe(
-    redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer, promise: dict[str, Any], outcomes: list[str]
-) -> None:
-    """A gateway's 504 says nothing about whether the policy sampled."""
-    async with (
-        inside_worker(redis_url, tokenizers, infra_retries=2, trainer_attempts=1) as worker,
-        scripted_trainer(tokenizer, status(504)) as trainer,
-    ):
-        (uid,) = await worker.submit(promise, server_url=trainer.url)
-        assert [await worker.take(uid) for _ in outcomes] == outcomes
-        result = await worker.result(uid)
-        assert len(trainer.of(uid)) == len(outcomes)
-    assert result.failure is not None
-    assert (result.failure.http_status, result.failure.retryable) == (504, bool(promise))
-
-
 async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     redis_url: str, tokenizers: TokenizerCache, tokenizer: ChatTokenizer
 ) -> None:
@@ -139,23 +116,3 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
     assert not result.failure.retryable
     assert waited_s(2) > 2 > waited_s(1)
     assert totals["requeued:deferrals"] == 2
-
-
-async def test_retry_after_slows_the_rollout_that_was_told_so_and_no_other(
-    inside: InsideWorker, tokenizer: ChatTokenizer
-) -> None:
-    scripts: Scripts = {"overload": [status(429, retry_after="30")]}
-    async with scripted_trainer(tokenizer, say("8"), scripts=scripts) as trainer:
-        asks = [{"messages": [{"role": "user", "content": text}]} for text in ("overload", *["go on"] * 5)]
-        slow, *others = await inside.submit(*asks, server_url=trainer.url)
-        waiting = asyncio.create_task(inside.take(slow))
-
-        async def told() -> bool:
-            return bool(trainer.of(slow))
-
-        await until(told)
-        assert [await inside.take(uid) for uid in others] == ["completed"] * 5
-        assert not waiting.done()
-        assert len(trainer.of(slow)) == 1
-        waiting.cancel()
-        assert await waiting == "stopped"

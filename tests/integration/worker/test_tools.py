@@ -1,6 +1,5 @@
 """Tools: what the policy reads for each way in which a call can go, and where tools come from."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.support.worker_process import Worker, started_worker
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.store import Store
 
 
 async def called(pool: Pool, tokenizer: ChatTokenizer, *calls: dict[str, Any], **spec: Any) -> RolloutResult:
@@ -140,28 +138,6 @@ async def test_a_tool_that_blocks_is_named(pool: Pool, tokenizer: ChatTokenizer,
     assert "tool doze blocked the event loop for 1.2 s" in worker.log()
 
 
-async def test_protocol_v1_s_tool_messages_have_no_further_key(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    result = await called(pool, tokenizer, call("add", {"a": 1, "b": 2}, "c1"), v1=True)
-    assert [m.wire() for m in result.messages if m.role == "tool"] == [
-        {"role": "tool", "content": "3", "tool_calls": None, "tool_call_id": "c1"}
-    ]
-
-
-async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_pool: Store) -> None:
-    (info,) = await store_of_pool.workers.known()
-    names = info.tools
-    assert names[:4] == ["add", "subtract", "multiply", "divide"]
-    assert set(names[4:]) == {
-        *("block_the_loop", "hang", "doze", "refuse", "crash", "end_as", "repeat", "whoami", "run_code")
-    }
-    assert {"task_completion", "after_first_call", "ask_again", "stumbling"} == set(info.termination_strategies)
-
-
-@pytest.fixture
-def store_of_pool(pool: Pool) -> Store:
-    return pool.store
-
-
 def installed(site: Path, name: str, source: str, entry_points: str) -> Path:
     """A distribution with entry points, as pip would leave it behind."""
     (site / f"{name}.py").write_text(source)
@@ -237,18 +213,3 @@ async def test_a_broken_plug_in_stops_the_worker_with_a_line(
         assert len(lines) == 1, worker.log()
         assert says in lines[0]
         assert "Traceback" not in worker.log()
-
-
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        ({"CALCULATOR_DELAY_MS": "fast"}, "CALCULATOR_DELAY_MS"),
-        ({"ROLLOUTPOOL_TOKENIZERS": "no/such-tokenizer"}, "no/such-tokenizer"),
-    ],
-)
-async def test_a_wrong_setting_stops_the_worker_with_a_line(pool_url: str, env: dict[str, str], says: str) -> None:
-    with started_worker(pool_url, (), **env) as worker:
-        assert await worker.ended() == 2
-        assert says in worker.log()
-        assert "Traceback" not in worker.log()
-    assert os.environ.get("CALCULATOR_DELAY_MS") is None

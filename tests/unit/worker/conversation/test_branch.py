@@ -217,14 +217,6 @@ async def test_another_body_than_the_journaled_one_is_not_asked(tokenizer: ChatT
     assert again.channel.calls == []
 
 
-@pytest.mark.parametrize("step", [ask, edit])
-async def test_nothing_follows_a_turn_that_was_not_sampled(tokenizer: ChatTokenizer, step: Step) -> None:
-    inside = InsideConversation(tokenizer)
-    with pytest.raises(AgentMisuse):
-        await step(inside.conversation)
-    assert inside.store.written == []
-
-
 async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer) -> None:
     inside = InsideConversation(tokenizer)
     inside.answer(ADD)

@@ -13,7 +13,9 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_common.rendering import ChatTokenizer, verify_prompt_contains
+from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import echo
@@ -60,9 +62,10 @@ def reply(echo: list[int] | None, *, prefix: int = 0) -> Reply:
 def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
     ledger = one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
     echo = EchoVerifier(spec_of(), tokenizer, ledger).offer(turn, edited=False)
-    assert (echo is not None) == offered
-    if echo is not None:
-        assert (echo.prefix, echo.digest) == (ledger.head, ledger.head_digest.hex())
+    assert echo == (Echo(ledger.head, id_digest(ledger.ids[: ledger.head])) if offered else None)
+    assert EchoVerifier(spec_of(), tokenizer, ledger).offer(turn, edited=True) is None
+    assert EchoVerifier(spec_of(v1=True), tokenizer, ledger).offer(turn, edited=False) is None
+    assert EchoVerifier(spec_of(), tokenizer, one_turn(tokenizer)).offer(turn, edited=False) is None
 
 
 @pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "were not offered"), (1, True, "and has them")])

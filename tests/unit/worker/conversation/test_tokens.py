@@ -1,8 +1,6 @@
 """`TokenTrack`, fed with replies as the channel gives them."""
 
 import asyncio
-import hashlib
-import struct
 import threading
 from typing import Any
 
@@ -18,10 +16,11 @@ from rolloutpool_common.errors import (
 )
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import tokens as token_track
-from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
+from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy import EchoText, Reply
@@ -75,22 +74,6 @@ async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION
     assert (await tokens.ingest_reply(first, messages, AskedTurn(1), train=True)).label == "none"
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     return tokens
-
-
-@pytest.mark.parametrize(
-    ("turn", "offered"), [(2, False), (3, True), (15, True), (16, False), (17, True), (32, False), (40, False)]
-)
-async def test_when_a_prefix_may_be_left_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
-    long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
-    tokens = await opened(tokenizer, messages=long, max_turns=40)
-    echo = tokens.offer_prefix(turn, edited=False)
-    assert (echo is not None) == offered
-    if echo is not None:
-        known = tokens.ledger.ids[: tokens.ledger.head]
-        assert echo.prefix == len(known) >= DELTA_ECHO_FROM
-        packed = struct.pack(f"<{len(known)}I", *known)
-        assert echo.digest == hashlib.blake2b(packed, digest_size=16).hexdigest()
-    assert tokens.offer_prefix(3, edited=True) is None
 
 
 def echo_of(data: bytes, known: EchoText | None = None) -> dict[str, Any]:
@@ -190,7 +173,8 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
 async def test_ids_stay_in_the_vocabulary(tokenizer: ChatTokenizer, field: str) -> None:
     tokens = await opened(tokenizer)
     before = tokens.ledger.entries
-    prompt, ids = tokens.ledger.ids, said(tokenizer)
+    # The prompt differs, so the ledger would follow it.
+    prompt, ids = [*tokens.ledger.ids[:-1], 5], said(tokenizer)
     (prompt if field == "prompt_token_ids" else ids)[-1] = 4096
     with pytest.raises(TrainerProtocolError, match=f"turn 2: {field} has an id outside"):
         await tokens.ingest_reply(reply(prompt, ids), [], AskedTurn(2), train=True)
@@ -235,34 +219,39 @@ async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(t
         await tokens.append([ANSWER], [*QUESTION, ANSWER], 1)
 
 
-@pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
-async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, size: int, in_thread: bool) -> None:
+@pytest.mark.parametrize(
+    ("messages", "in_thread"),
+    [
+        ([{"role": "user", "content": "1" * 100}], False),
+        ([{"role": "user", "content": "1" * (OFF_LOOP + 1)}], True),
+        (MORE * 100, True),
+    ],
+    ids=["short", "long", "many short ones"],
+)
+async def test_much_text_is_tokenised_off_the_loop(
+    tokenizer: ChatTokenizer, messages: list[Message], in_thread: bool
+) -> None:
     tokens = track(tokenizer)
-    await tokens.ingest_reply(
-        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
-    )
-    task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], [*QUESTION, ANSWER], 1))
+    first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer))
+    await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
+    task = asyncio.create_task(tokens.append(messages, [*QUESTION, ANSWER], 1))
     await asyncio.sleep(0)
     # Without a thread it has nothing to wait for.
     assert task.done() is not in_thread
     await task
-    assert tokens.ledger.pending_glue > size
+    assert tokens.ledger.pending_glue > 100
 
 
-async def test_many_short_messages_are_rendered_off_the_loop(tokenizer: ChatTokenizer) -> None:
-    tokens = track(tokenizer)
-    await tokens.ingest_reply(
-        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
-    )
-    task = asyncio.create_task(tokens.append(MORE * 100, [*QUESTION, ANSWER], 1))
-    await asyncio.sleep(0)
-    assert not task.done()
-    await task
-
-
-@pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])
+@pytest.mark.parametrize(
+    ("keeps", "kind", "lengths"),
+    [(True, TrainerKind.KEEPS_IDS, []), (None, TrainerKind.UNKNOWN, [1, 3]), (False, TrainerKind.RERENDERS, [1, 3])],
+)
 async def test_only_who_may_render_again_has_its_prompt_looked_at(
-    tokenizer: ChatTokenizer, keeps: bool | None, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    tokenizer: ChatTokenizer,
+    keeps: bool | None,
+    kind: TrainerKind,
+    lengths: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two renders are a tenth of what a short rollout costs; where ids are kept nothing depends on them."""
     counted: list[int] = []
@@ -278,7 +267,7 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
     await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
-    assert plan.exact == tokens.ledger.pending_glue
+    assert (tokens.kind, plan.exact) == (kind, tokens.ledger.pending_glue)
     assert counted == lengths
 
 
@@ -302,16 +291,6 @@ async def test_a_long_first_prompt_is_looked_at_off_the_loop(
     await tokens.replace(QUESTION, 1)
     assert threads
     assert threading.main_thread() not in threads
-
-
-async def test_a_reply_with_an_unknown_id_leaves_nothing_in_the_ledger(tokenizer: ChatTokenizer) -> None:
-    tokens = await opened(tokenizer)
-    before = tokens.ledger.entries
-    forked = [*tokens.ledger.ids[:-1], 5]
-    bad = reply(forked, [tokenizer.vocab_size])
-    with pytest.raises(TrainerProtocolError, match="token_ids"):
-        await tokens.ingest_reply(bad, [*QUESTION, ANSWER, *MORE], AskedTurn(2), train=True)
-    assert tokens.ledger.entries == before
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
@@ -346,3 +325,24 @@ async def test_a_huge_message_is_counted_only_after_a_refusal(
     again = await tokens.replan(history, PlannedTurn(plan, "digest"))
     assert again.rerender == right
     assert set(again.lengths) | set(plan.lengths) == {right, plan.exact}
+
+
+@pytest.mark.parametrize("mode", [MaskMode.EXACT, MaskMode.RERENDER])
+async def test_a_batch_that_names_its_mask_has_no_second_one(tokenizer: ChatTokenizer, mode: MaskMode) -> None:
+    tokens = await opened(tokenizer, mask_mode=mode)
+    history = [*QUESTION, {"role": "assistant", "content": "It  is 38."}, *MORE]
+    planned = PlannedTurn(await tokens.plan_mask(history, 2), "digest")
+    assert (await tokens.replan(history, planned)).lengths == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "stop"),
+    [
+        ("38<|im_end|>", "stop", StopToken.SAMPLED),
+        ("38<|im_end|>", "length", StopToken.SAMPLED),
+        ("38", "stop", StopToken.WITHHELD),
+        ("38", "length", StopToken.ABSENT),
+    ],
+)
+def test_how_a_turn_ends_shows_in_its_ids(tokenizer: ChatTokenizer, text: str, finish: str, stop: StopToken) -> None:
+    assert track(tokenizer).stop_of(reply(None, tokenizer.encode(text), finish_reason=finish)) is stop
