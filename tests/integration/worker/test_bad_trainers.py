@@ -35,16 +35,6 @@ def edited(edit: Callable[[dict[str, Any]], None]) -> Step:
     return say("8", change=change)
 
 
-def replaced(old: bytes, new: bytes) -> Step:
-    """A right reply but for this part of its text."""
-
-    def change(exchange: Exchange) -> None:
-        assert old in exchange.body
-        exchange.body = exchange.body.replace(old, new, 1)
-
-    return say("8", change=change)
-
-
 async def trickle(exchange: Exchange) -> None:
     await exchange.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:
@@ -104,12 +94,7 @@ TOKENIZER = load_tokenizer(str(TINY_TOKENIZER))
 
 ROWS: dict[str, Row] = {
     "not JSON": Row(body(b"<html>502 Bad Gateway</html>"), **PROTOCOL),
-    "null": Row(body(b"null"), **PROTOCOL),
-    "nested for ever": Row(body(b"[" * 500_000), **PROTOCOL),
-    "no token_ids": Row(say("8", token_ids=...), **PROTOCOL),
     "true for an id": Row(say("8", token_ids=[True], logprobs=[-0.5]), **PROTOCOL, says="token_ids.0"),
-    "no logprobs": Row(say("8", logprobs=...), **PROTOCOL),
-    "NaN logprob": Row(replaced(b"-0.5", b"NaN"), **PROTOCOL),
     "id beyond the vocabulary": Row(edited(id_beyond_vocabulary), **PROTOCOL),
     "prompt id beyond the vocabulary": Row(
         edited(prompt_id_beyond_vocabulary),
@@ -122,7 +107,6 @@ ROWS: dict[str, Row] = {
     "tool call without id": Row(
         say("8", choices=message(tool_calls=[{"function": {"name": "add", "arguments": "{}"}}])), **PROTOCOL
     ),
-    "no choices": Row(say("8", choices=...), **PROTOCOL),
     "empty choices": Row(
         say("8", choices=[]),
         category=Category.TRAINER_PROTOCOL_ERROR,

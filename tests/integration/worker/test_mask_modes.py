@@ -92,20 +92,6 @@ async def spec_of(inside: InsideWorker, url: str) -> RolloutSpec:
     return claim.spec
 
 
-async def test_what_was_learned_is_journaled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, *DRIFTING, tells=False) as trainer:
-        result = completed(await inside.run_in_pieces(server_url=trainer.url))
-        agrees(result, trainer)
-        assert [(key, status) for key, _, status in trainer.posts] == [
-            ("1", 200),
-            ("2", 422),
-            ("2/2", 200),
-            ("3", 200),
-        ]
-        attempts = [int(exchange.headers["x-rollout-attempt"]) for exchange in trainer.exchanges]
-        assert attempts[0] < attempts[1] == attempts[2] < attempts[3]
-
-
 async def test_a_mask_that_the_echo_disproves_ends_the_rollout(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False) as trainer:
         result = await inside.run_one(server_url=trainer.url)
@@ -244,13 +230,9 @@ async def test_logs_have_lengths_and_ids_and_no_text(
     ours = [record for record in caplog.records if record.name.startswith("rolloutpool_worker")]
     lines_of = [(record.getMessage(), getattr(record, "event_fields", {})) for record in ours]
     assert marker not in str(lines_of)
-    assert "mask refused" in [name for name, _ in lines_of]
-    assert "tool_call_reserialised" in [fields["label"] for name, fields in lines_of if name == "turn drifted"]
+    assert {"mask refused", "turn drifted", "turn sampled", "rollout ended"} <= {name for name, _ in lines_of}
     debug = next(fields for name, fields in lines_of if name == "turn sampled" and "turn=2" in fields["summary"])
-    assert len([fields for name, fields in lines_of if name == "rollout ended"]) == 3
-    first, second = kept.turns
     (sample,) = kept.samples
-    assert debug["prompt_before"] == first.prompt_tokens
-    assert f"prompt_tokens={second.prompt_tokens}" in debug["summary"]
+    assert debug["prompt_before"] == kept.turns[0].prompt_tokens
     runs = " ".join(f"{segment.kind}:{segment.n}={int(segment.kind == 'sampled')}" for segment in sample.segments)
     assert f"prompt:{len(sample.prompt_ids)}=0 {runs}" in debug["segments"]

@@ -88,31 +88,6 @@ async def test_only_the_tools_of_the_request_can_be_called(pool: Pool, tokenizer
     ]
 
 
-@pytest.mark.parametrize("v1", [False, True])
-async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered(
-    pool: Pool, tokenizer: ChatTokenizer, v1: bool
-) -> None:
-    calls = [call("add", {"a": 1, "b": 2}) for _ in range(10_000)]
-    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
-        (result,) = await pool.run([{"v1": v1}], shared={"server_url": trainer.url})
-        assert len(trainer.exchanges) == 1
-    failure = result.failure
-    assert failure is not None
-    assert (result.status, failure.kind, failure.category) == (RolloutStatus.FAILED, "policy", "tool_error")
-    assert (failure.retryable, failure.turn) == (False, 1)
-    assert failure.message == (
-        "turn 1: the policy made 10000 tool calls, and at most 64 are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them "
-        "was run"
-    )
-    (sample,) = result.samples
-    assert sample.response_ids == tokenizer.encode("calling<|im_end|>")
-    assert sample.response_mask == [1] * len(sample.response_ids)
-    assert result.alignment == "exact"
-    assert result.num_tool_calls == 0
-    assert contents(result) == []
-    assert len(result.messages[-1].tool_calls or ()) == 10_000
-
-
 @pytest.mark.slow
 async def test_an_isolated_tool_may_do_what_it_wants(pool: Pool, tokenizer: ChatTokenizer, worker: Worker) -> None:
     codes = {

@@ -82,14 +82,6 @@ async def test_the_bearer_key_is_sent_only_where_there_is_one(pool: Pool, tokeni
             assert request.header("content-type") == "application/json"
 
 
-async def test_the_headers_name_the_turn_and_the_attempt(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, *TURNS) as trainer:
-        result, requests = await run(pool, trainer)
-    assert [request.header("idempotency-key") for request in requests] == [f"{result.uid}/1", f"{result.uid}/2"]
-    assert {request.header("x-rollout-attempt") for request in requests} == {"1"}
-    assert len({request.header("x-request-digest") for request in requests}) == 2
-
-
 async def test_the_eight_numbers(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, *TURNS) as trainer:
         result, _ = await run(pool, trainer)

@@ -188,14 +188,6 @@ async def test_messages_that_wait_for_their_turn_do_not_make_it_certain(tokenize
         await again.conversation.sample()
 
 
-async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:
-    whole = await played(tokenizer)
-    again = InsideConversation(tokenizer, whole.store)
-    for step in STEPS:
-        await step(again.conversation)
-    assert (again.channel.calls, again.written) == ([], 0)
-
-
 async def test_an_agent_that_does_something_else_is_stopped(tokenizer: ChatTokenizer) -> None:
     whole = await played(tokenizer)
     again = InsideConversation(tokenizer, whole.store).conversation

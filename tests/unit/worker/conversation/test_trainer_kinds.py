@@ -69,15 +69,6 @@ async def test_what_is_unknown_overwrites_nothing_and_what_is_new_does() -> None
     assert await kinds.of(spec()) is RERENDERS
 
 
-async def test_another_process_begins_with_it() -> None:
-    shared = Shared()
-    here, there = TrainerKinds(shared), TrainerKinds(shared)
-    here.learned(spec(), KEEPS)
-    assert shared.known == {}
-    await here.share()
-    assert await there.of(spec()) is KEEPS
-
-
 async def test_redis_is_asked_once_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared()
     kinds = TrainerKinds(shared)

@@ -89,13 +89,6 @@ def test_an_abort_with_ids_needs_all_that_a_whole_turn_needs() -> None:
         read(GENERATE, generated(finish_reason="abort", logprobs=None))
 
 
-def test_missing_evidence_is_no_log_probability() -> None:
-    document = generated()
-    document["choices"][0]["logprobs"]["content"][1]["logprob"] = -9999.0
-    with pytest.raises(TrainerProtocolError, match="at 1"):
-        read(GENERATE, document)
-
-
 def test_completions_have_their_ids_where_they_were_asked_for() -> None:
     document = orjson.loads(COMPLETED)
     for name in ("token_ids", "prompt_token_ids"):
