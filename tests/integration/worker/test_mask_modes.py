@@ -5,7 +5,6 @@ it is, so that only its echoes and refusals tell.
 """
 
 import logging
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -189,26 +188,6 @@ async def test_each_turn_has_its_policy_version_in_whatever_order(
         segments = [segment for sample in result.samples for segment in sample.segments]
         assert [(s.turn, s.policy_version) for s in segments if s.kind == "sampled"] == [(1, "7"), (2, "6"), (3, "8")]
         assert {s.policy_version for s in segments if s.kind != "sampled"} == {None}
-
-
-async def test_a_batch_sums_alignment_drift_and_warnings(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    withheld = (say(ADD_COMPACT, stop=False), say(stop=False))
-    async with (
-        scripted_trainer(tokenizer, *DRIFTING, keeps_ids=False) as renders,
-        scripted_trainer(tokenizer, *DRIFTING) as keeps,
-        scripted_trainer(tokenizer, *withheld, change=without_echo) as silent,
-    ):
-        urls = (renders.url, renders.url, keeps.url, silent.url)
-        uids = await inside.submit(*({"server_url": url} for url in urls), allow_unverified=True)
-        for uid in uids:
-            await inside.take(uid)
-        results = [completed(await inside.result(uid)) for uid in uids]
-        status = await inside.status(uids[0])
-        assert status.alignment == {"exact": 1, "forked": 2, "unverified": 1}
-        assert status.drift == {"tool_call_reserialised": 4}
-        assert status.warnings == {"stop_token_withheld": 1}
-        assert status.turns == sum(len(result.turns) for result in results)
-        assert status.drift == dict(sum((Counter(result.drift) for result in results), Counter()))
 
 
 async def test_logs_have_lengths_and_ids_and_no_text(

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -33,14 +34,7 @@ class Shared(KnownTrainers):
 
 
 def spec(host: str = "here", tokenizer: str = "t", **more: object) -> RolloutSpec:
-    return RolloutSpec(
-        rollout_id="r",
-        server_url=f"http://{host}",
-        messages=[],
-        sampling_params={},
-        tokenizer_name=tokenizer,
-        template_kwargs=more,
-    )
+    return spec_of(server_url=f"http://{host}", tokenizer_name=tokenizer, template_kwargs=more)
 
 
 async def test_a_trainer_is_its_endpoint_its_tokenizer_and_the_arguments_of_its_template() -> None:

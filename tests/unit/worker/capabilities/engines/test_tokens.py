@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.conversations import claim_of
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.errors import TemplateUnusable, TrainerProtocolError
 from rolloutpool_common.protocol.drift import DriftLabel
@@ -21,7 +21,7 @@ MORE = [{"role": "user", "content": "And 4 more?"}]
 
 @pytest.fixture
 def tokens(tokenizer: ChatTokenizer) -> EngineTokens:
-    return EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
+    return EngineTokens(spec_of(), tokenizer, [], TurnParser.of(tokenizer, []))
 
 
 def reply(*parts: SampledPart) -> Reply:
@@ -67,7 +67,7 @@ async def test_another_worker_has_the_same_prompt(tokens: EngineTokens, tokenize
     await tokens.open(ASK)
     await ingest(tokens, 1, part(5, version="3"), part(6, version="4"))
     await tokens.append(MORE, ASK, 1)
-    again = EngineTokens(claim_of().spec, tokenizer, [], TurnParser.of(tokenizer, []))
+    again = EngineTokens(spec_of(), tokenizer, [], TurnParser.of(tokenizer, []))
     again.ledger.absorb(tokens.ledger.entries)
     again.resume(TrainerKind.KEEPS_IDS, ASK)
     assert again.prompt() == tokens.prompt()
@@ -105,7 +105,7 @@ async def test_a_group_renders_its_prompt_once(tokenizer: ChatTokenizer, monkeyp
         ([tool], MORE, {}),
         ([tool], asked, {"enable_thinking": True}),
     ]:
-        spec = claim_of(template_kwargs=kwargs).spec
+        spec = spec_of(template_kwargs=kwargs)
         opened = EngineTokens(spec, tokenizer, tools, TurnParser.of(tokenizer, tools))
         await opened.open(messages)
         # What a rollout appends is its own.

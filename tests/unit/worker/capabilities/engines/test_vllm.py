@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall, VersionSpan
 from rolloutpool_worker.capabilities.engines.vllm import COMPLETIONS, GENERATE, VllmApi
 
@@ -34,15 +34,7 @@ COMPLETED = """
 
 
 def api(**fields: Any) -> VllmApi:
-    spec = {
-        "rollout_id": "r",
-        "server_url": "http://e",
-        "messages": [],
-        "sampling_params": {},
-        "tokenizer_name": "t",
-        "protocol": "vllm",
-    }
-    return VllmApi(RolloutSpec.model_validate({**spec, **fields}), [9])
+    return VllmApi(spec_of(protocol="vllm", **fields), [9])
 
 
 def read(path: str, document: Any) -> SampledCall:
