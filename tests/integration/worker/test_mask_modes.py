@@ -13,9 +13,9 @@ from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
 from tests.tokenizers.real import real_directory, real_tokenizer
 
-from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
+from rolloutpool_common.outcomes import Boundary, Category, RolloutStatus
 from rolloutpool_common.protocol.journal import TrainerKind
-from rolloutpool_common.protocol.options import MaskMode, OnDrift, RolloutSpec
+from rolloutpool_common.protocol.options import OnDrift, RolloutSpec
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim
@@ -89,20 +89,6 @@ async def spec_of(inside: InsideWorker, url: str) -> RolloutSpec:
     claim = await inside.services.store.rollouts.claim(uid, "another-worker")
     assert isinstance(claim, Claim)
     return claim.spec
-
-
-async def test_a_mask_that_the_echo_disproves_ends_the_rollout(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False) as trainer:
-        result = await inside.run_one(server_url=trainer.url)
-        assert "mask_mode exact" in failed(result, Category.MASK_DISPROVED)
-        assert result.failure is not None
-        assert result.failure.kind is FailureKind.INFRA
-        # As it says: then nothing is held against the echo, and the ledger is right as ever.
-        agrees(completed(await inside.run_one(server_url=trainer.url, mask_mode=MaskMode.EXACT)), trainer)
-    async with scripted_trainer(tokenizer, *DRIFTING, strict=False) as trainer:
-        agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
-    async with scripted_trainer(tokenizer, *DRIFTING, tells=False, strict=False, keeps_ids=False) as trainer:
-        agrees(completed(await inside.run_one(server_url=trainer.url)), trainer)
 
 
 def typed_output(*, then: int = 0) -> dict[str, Any]:
