@@ -68,7 +68,7 @@ def outcome(data: bytes, known: EchoText | None, ids: list[int] = IDS) -> object
     return [*ids[: reply.repeated], *reply.prompt_token_ids]
 
 
-ODD = st.sampled_from([0, 7, 70, -7, 2**40, True, 7.0, "7", repeated_echo._WORD, None, [7], {}])
+ODD: st.SearchStrategy[Any] = st.sampled_from([0, 7, 70, -7, 2**40, True, 7.0, "7", repeated_echo._WORD, None, [7], {}])
 EDITS = st.tuples(st.sampled_from(["put", "insert", "cut"]), st.integers(0, len(IDS) + len(NEW)), ODD)
 
 
