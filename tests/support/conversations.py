@@ -61,6 +61,25 @@ def claim_of(**changes: Any) -> Claim:
     return Claim(**{**fields, **of_claim}, spec=RolloutSpec.model_validate({**spec, **of_spec}))
 
 
+def spec_of(**changes: Any) -> RolloutSpec:
+    """The spec of that rollout."""
+    return claim_of(**changes).spec
+
+
+def reply_of(prompt: list[int] | None, ids: list[int], **changes: Any) -> Reply:
+    """A trainer's reply with these ids, which says nothing of itself."""
+    fields: dict[str, Any] = {
+        "message": {"role": "assistant", "content": "It is 38."},
+        "finish_reason": "stop",
+        "token_ids": ids,
+        "logprobs": [-0.5] * len(ids),
+        "prompt_token_ids": prompt,
+        "prefix": 0,
+    }
+    silent: dict[str, Any] = dict.fromkeys(("policy_version", "keeps_ids", "fingerprint"))
+    return Reply(**{**silent, **fields, **changes})
+
+
 class MemoryRollouts:
     """The part of the store that a journal writes to."""
 

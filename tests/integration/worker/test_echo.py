@@ -2,12 +2,10 @@
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from tests.support.inside_worker import InsideWorker
-from tests.support.journals import untimed
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
 
@@ -15,7 +13,6 @@ from rolloutpool_common.outcomes import Category, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_worker.policy import repeated_echo, reply
 
 LONG = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 80}]
 """More than 512 ids."""
@@ -54,18 +51,6 @@ async def test_the_known_prefix_is_left_out_but_on_turn_2_each_16th_and_the_last
                 assert exchange.headers["x-echo-prefix-digest"] == digest(prompt[:prefix])
                 assert exchange.reply_headers["x-echo-prefix-length"] == str(prefix)
                 assert echo == prompt[prefix:]
-
-
-@pytest.mark.parametrize(
-    "rollout", [{"messages": LONG, "v1": True}, {"messages": [{"role": "user", "content": "Calculate 15 + 23"}]}]
-)
-async def test_nothing_is_offered_on_protocol_v1_or_for_a_short_prompt(
-    inside: InsideWorker, tokenizer: ChatTokenizer, rollout: dict[str, object]
-) -> None:
-    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
-        result = await inside.run_one(server_url=trainer.url, **rollout)
-        assert (result.status, result.num_llm_calls) == (RolloutStatus.COMPLETED, 4)
-        assert not [e for e in trainer.exchanges if "x-echo-prefix-length" in {*e.headers, *e.reply_headers}]
 
 
 def check_proof(tokenizer: ChatTokenizer, result: RolloutResult, drifted: int) -> None:
@@ -145,74 +130,3 @@ async def test_the_reply_to_a_prompt_of_128k_tokens_stays_small(inside: InsideWo
         sizes = [len(exchange.body) for exchange in trainer.exchanges]
         assert min(sizes[:2]) > 128_000 * 2
         assert max(sizes[2:]) < 4_000
-
-
-def lie(change: Callable[[list[Any]], object]) -> Change:
-    """Changes the list of prompt ids of turn 3; the two before it were right."""
-
-    def changed(exchange: Exchange) -> None:
-        if exchange.key.startswith("3"):
-            ids = exchange.reply["prompt_token_ids"]
-            found = change(ids)
-            exchange.patch(prompt_token_ids=ids if found is None else found)
-
-    return changed
-
-
-LIES: dict[str, Callable[[list[Any]], object]] = {
-    "honest": lambda ids: None,
-    "another first id": lambda ids: [5, *ids[1:]],
-    "another id in the middle": lambda ids: [*ids[:300], ids[300] ^ 1, *ids[301:]],
-    "another last id": lambda ids: [*ids[:-1], ids[-1] ^ 1],
-    "one id less in the head": lambda ids: ids[1:],
-    "one id less at the end": lambda ids: ids[:-1],
-    "without its end": lambda ids: ids[:550],
-    "the head twice": lambda ids: [*ids[:550], *ids],
-    "empty": lambda ids: [],
-    "null": lambda ids: ...,
-    "a bool in the head": lambda ids: [True, *ids[1:]],
-    "a bool at the end": lambda ids: [*ids[:-1], True],
-    "a float": lambda ids: [*ids[:-1], 5.0],
-    "texts": lambda ids: [str(number) for number in ids],
-    "a negative id": lambda ids: [*ids[:-1], -1],
-    "an id outside the vocabulary": lambda ids: [*ids[:-1], 2**20],
-    "an id outside uint32": lambda ids: [*ids[:-1], 2**40],
-    "a list in a list": lambda ids: [ids],
-    "an object": lambda ids: {"prompt_token_ids": ids},
-    "200,000 more": lambda ids: [*ids, *[5] * 200_000],
-}
-
-
-@pytest.mark.parametrize("what", LIES)
-@pytest.mark.parametrize("v1", [True, False])
-async def test_a_lie_comes_to_the_same_where_repeated_ids_are_not_read_again(
-    inside: InsideWorker, tokenizer: ChatTokenizer, what: str, v1: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-    skipped: list[int] = []
-
-    def noted(data: bytes, known: repeated_echo.EchoText | None) -> tuple[Any, int, repeated_echo.EchoText | None]:
-        document, repeated, text = repeated_echo.read(data, known)
-        skipped.append(repeated)
-        return document, repeated, text
-
-    monkeypatch.setattr(reply, "read", noted)
-    for worth_bytes in (2**40, 0):
-        skipped.clear()
-        monkeypatch.setattr(repeated_echo, "WORTH_BYTES", worth_bytes)
-        lines = (say(ADD), say(ADD), say(ADD), say(ADD), say())
-        async with scripted_trainer(tokenizer, *lines, change=lie(LIES[what]), tells=False) as trainer:
-            result = await inside.run_one(server_url=trainer.url, messages=LONG, v1=v1, max_turns=8)
-        fields = result.model_dump(include={"status", "finish_reason", "samples", "alignment", "drift"})
-        failure = None if result.failure is None else result.failure.model_dump()
-        if failure is not None:
-            failure = {**failure, "message": failure["message"].replace(trainer.url, "TRAINER")}
-        outcomes.append((fields, failure, untimed(result.turns)))
-    assert outcomes[0] == outcomes[1]
-    assert skipped[0] == 0
-    assert skipped[1] > 512
-    if what == "honest":
-        assert all(skipped[1:])
-        # On the batch API this trainer takes the offer from turn 3 on, and leaves the same ids out itself.
-        assert len(skipped) == 5 if v1 else len(skipped) < 5
-        assert outcomes[0][0]["alignment"] is Alignment.EXACT

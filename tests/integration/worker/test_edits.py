@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 from tests.support.inside_worker import REPLAY, InsideWorker, sampled_with_mask_1
-from tests.support.journals import untimed
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import ADD, ADD_COMPACT, say
 
-from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
+from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.options import MaskMode, OnLimit
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
@@ -83,16 +82,6 @@ async def test_a_summary(inside: InsideWorker, tokenizer: ChatTokenizer, keeps_i
         ]
 
 
-async def test_a_summary_keeps_the_context_that_was_sampled(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    lines = (say(ADD_COMPACT), say("15 + 23 is 38."), say())
-    async with scripted_trainer(tokenizer, *lines, tells=False) as trainer:
-        context = {"limit_tokens": 32, "on_limit": OnLimit.SUMMARISE}
-        result = await inside.run_one(server_url=trainer.url, messages=QUESTION, context=context, max_turns=3)
-        check(result, trainer)
-        assert (result.alignment, result.drift) == (Alignment.EXACT, {})
-        assert [[s.turn for s in sample.segments if s.kind == "sampled"] for sample in result.samples] == [[1, 2], [3]]
-
-
 @pytest.mark.parametrize("on_limit", OnLimit)
 async def test_a_limit_below_the_shortest_history_ends_with_the_turns(
     inside: InsideWorker, tokenizer: ChatTokenizer, on_limit: OnLimit
@@ -146,63 +135,3 @@ async def test_an_agent_that_reorders(
         assert result.samples[0].response_ids == tokenizer.encode("Well.<|im_end|>")
         if keeps_ids:
             assert result.samples[2].prompt_ids.count(tokenizer.encode("<|im_start|>")[0]) == 4
-
-
-@kinds
-async def test_an_edited_rollout_resumes_at_each_record_with_the_same_ledger(
-    inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
-) -> None:
-    async with scripted_trainer(tokenizer, *REORDERED, keeps_ids=keeps_ids, tells=False) as trainer:
-        whole = await inside.run_one(server_url=trainer.url, **reordering())
-        posts = trainer.posts
-        trainer.exchanges.clear()
-        pieces = await inside.run_in_pieces(server_url=trainer.url, **reordering())
-        check(pieces, trainer)
-        assert pieces.attempt > 4
-        assert trainer.posts == posts
-        assert (pieces.samples, pieces.drift, pieces.alignment) == (whole.samples, whole.drift, whole.alignment)
-        assert untimed(pieces.turns) == untimed(whole.turns)
-        assert [message.content for message in pieces.messages] == [message.content for message in whole.messages]
-
-
-USER = [{"role": "user", "content": "And?"}]
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [{"edit": USER}],
-        [{"say": USER}],
-        [{"sample": {}}, {"edit": USER}, {"say": USER}],
-        [{"sample": {}}, {"edit": USER}, {"run_tools": {}}],
-        [{"sample": {}}, {"edit": [{"role": "robot", "content": "x"}]}],
-    ],
-    ids=["edit first", "say first", "say behind an edit", "tools behind an edit", "no message"],
-)
-async def test_what_an_agent_may_not_do(
-    inside: InsideWorker, tokenizer: ChatTokenizer, steps: list[dict[str, Any]]
-) -> None:
-    async with scripted_trainer(tokenizer, say(ADD)) as trainer:
-        result = await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps})
-        assert result.failure is not None
-        assert (result.failure.category, result.failure.boundary) == (Category.INTERNAL_ERROR, Boundary.AGENT)
-        assert not result.failure.retryable
-        assert result.num_tool_calls == 0
-
-
-@kinds
-async def test_what_is_said_in_two_goes_is_what_is_said_in_one(
-    inside: InsideWorker, tokenizer: ChatTokenizer, keeps_ids: bool
-) -> None:
-    more = [{"role": "user", "content": "And now?"}, {"role": "user", "content": "Well?"}]
-    once = [{"sample": {}}, {"say": more}, {"sample": {}}]
-    twice = [{"sample": {}}, {"say": more[:1]}, {"say": more[1:]}, {"sample": {}}]
-    async with scripted_trainer(tokenizer, say(ADD_COMPACT, stop=False), say(), keeps_ids=keeps_ids) as trainer:
-        results = [
-            await inside.run_one(server_url=trainer.url, agent=REPLAY, metadata={"steps": steps})
-            for steps in (once, twice)
-        ]
-        for result in results:
-            check(result, trainer)
-        ids = [[(s.prompt_ids, s.response_ids, s.response_mask) for s in result.samples] for result in results]
-        assert ids[0] == ids[1]

@@ -168,52 +168,35 @@ def assert_failed(result: RolloutResult, case: Case, category: Category, kind: F
 
 
 @played
-async def test_exact_is_what_a_trainer_that_keeps_ids_counts(inside: InsideWorker, case: Case) -> None:
+@pytest.mark.parametrize("mode", [MaskMode.EXACT, MaskMode.AUTO])
+async def test_a_trainer_that_keeps_ids_gets_the_mask_that_it_counts(
+    inside: InsideWorker, case: Case, mode: MaskMode
+) -> None:
     async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(inside, trainer, case, MaskMode.EXACT)
-        assert_kept(result, case)
-        assert posts(trainer) == [("1", None), ("2", len(case["expected_delta_ids"]))]
-
-
-@played
-async def test_rerender_is_what_a_trainer_that_renders_again_counts(inside: InsideWorker, case: Case) -> None:
-    name = next(name for name, known in CASES.items() if known is case)
-    async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(inside, trainer, case, MaskMode.RERENDER)
-        if name in NEGATIVE:
-            assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
-            assert len(trainer.exchanges) == 1
-        elif name in BEHIND_OUR_BACK:
-            assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
-        else:
-            assert_rerendered(result, case)
-            assert posts(trainer) == [("1", None), ("2", new_tokens(case, keeps_ids=False) or None)]
-
-
-@played
-async def test_auto_ends_right_with_a_trainer_that_keeps_ids(inside: InsideWorker, case: Case) -> None:
-    async with golden_trainer(case, keeps_ids=True) as trainer:
-        result = await run(inside, trainer, case, MaskMode.AUTO)
+        result = await run(inside, trainer, case, mode)
         assert_kept(result, case)
         exact = len(case["expected_delta_ids"])
-        assert posts(trainer)[0] == ("1", None)
-        if len(trainer.exchanges) == 2:
-            assert posts(trainer)[1] == ("2", exact)
-        else:
-            (_, (first, other), second) = posts(trainer)
-            assert first == "2"
-            assert other != exact
-            assert second == ("2/2", exact)
+        asked = [("1", None), ("2", exact)]
+        if mode is MaskMode.AUTO and len(trainer.exchanges) == 3:
+            # The other length is tried first, and refused.
+            (_, (first, other), _) = posts(trainer)
+            assert (first, other == exact) == ("2", False)
+            asked = [("1", None), ("2", other), ("2/2", exact)]
+        assert posts(trainer) == asked
         assert result.turns[1].mask_sent == exact
 
 
 @played
-async def test_auto_ends_right_with_a_trainer_that_renders_again(inside: InsideWorker, case: Case) -> None:
+@pytest.mark.parametrize("mode", [MaskMode.RERENDER, MaskMode.AUTO])
+async def test_a_trainer_that_renders_again_gets_the_mask_that_it_counts(
+    inside: InsideWorker, case: Case, mode: MaskMode
+) -> None:
     name = next(name for name, known in CASES.items() if known is case)
     async with golden_trainer(case, keeps_ids=False) as trainer:
-        result = await run(inside, trainer, case, MaskMode.AUTO)
+        result = await run(inside, trainer, case, mode)
         if name in NEGATIVE:
             assert_failed(result, case, Category.MASK_IMPOSSIBLE, FailureKind.POLICY)
+            assert mode is MaskMode.AUTO or len(trainer.exchanges) == 1
         elif name in BEHIND_OUR_BACK:
             assert_failed(result, case, Category.MASK_REFUSED, FailureKind.INFRA)
         else:

@@ -1,6 +1,5 @@
 """Tokenizers and templates that cannot do what a rollout needs end that rollout, with the right one to blame."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,32 +53,31 @@ async def test_a_template_that_knows_no_tool_results_is_the_request_s_fault(
     assert "unknown role tool" in failure.message
 
 
-async def test_a_directory_without_chat_template_cannot_be_loaded(
-    pool: Pool, tokenizer: ChatTokenizer, directory: Path
+@pytest.mark.parametrize(
+    ("file", "text", "category", "calls"),
+    [
+        ("chat_template.jinja", None, Category.TOKENIZER_ERROR, 0),
+        ("tokenizer.json", '{"version": "1.0"}', Category.TOKENIZER_ERROR, 0),
+        ("chat_template.jinja", "{% for %}", Category.TEMPLATE_REFUSED, 1),
+    ],
+    ids=["no template", "a broken tokenizer", "a template that does not compile"],
+)
+async def test_what_cannot_be_used_is_the_request_s_fault(
+    pool: Pool,
+    tokenizer: ChatTokenizer,
+    directory: Path,
+    file: str,
+    text: str | None,
+    category: Category,
+    calls: int,
 ) -> None:
-    (directory / "chat_template.jinja").unlink()
-    for result in await called(pool, tokenizer, directory, []):
-        assert result.failure is not None
-        assert result.failure.category is Category.TOKENIZER_ERROR
-        assert result.failure.boundary is Boundary.TOKENIZER
-        assert result.num_llm_calls == 0
-
-
-async def test_a_broken_tokenizer_file_cannot_be_loaded(pool: Pool, tokenizer: ChatTokenizer, directory: Path) -> None:
-    (directory / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))
-    for result in await called(pool, tokenizer, directory, []):
-        assert result.failure is not None
-        assert result.failure.category is Category.TOKENIZER_ERROR
-
-
-async def test_a_template_that_does_not_compile_is_the_request_s_fault(
-    pool: Pool, tokenizer: ChatTokenizer, directory: Path
-) -> None:
-    (directory / "chat_template.jinja").write_text("{% for %}")
+    (directory / file).unlink()
+    if text is not None:
+        (directory / file).write_text(text)
     for result in await called(pool, tokenizer, directory, [CALL]):
         assert result.failure is not None
-        assert result.failure.kind is FailureKind.REQUEST
-        assert result.failure.boundary in (Boundary.TOKENIZER, Boundary.TEMPLATE)
+        assert (result.failure.kind, result.failure.category) == (FailureKind.REQUEST, category)
+        assert result.num_llm_calls == calls
 
 
 async def test_a_local_directory_works_like_a_name(pool: Pool, tokenizer: ChatTokenizer, directory: Path) -> None:

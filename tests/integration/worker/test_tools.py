@@ -1,6 +1,5 @@
 """Tools: what the policy reads for each way in which a call can go, and where tools come from."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.support.worker_process import Worker, started_worker
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.store import Store
 
 
 async def called(pool: Pool, tokenizer: ChatTokenizer, *calls: dict[str, Any], **spec: Any) -> RolloutResult:
@@ -90,31 +88,6 @@ async def test_only_the_tools_of_the_request_can_be_called(pool: Pool, tokenizer
     ]
 
 
-@pytest.mark.parametrize("v1", [False, True])
-async def test_too_many_calls_are_the_policy_s_failure_and_the_turn_is_delivered(
-    pool: Pool, tokenizer: ChatTokenizer, v1: bool
-) -> None:
-    calls = [call("add", {"a": 1, "b": 2}) for _ in range(10_000)]
-    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
-        (result,) = await pool.run([{"v1": v1}], shared={"server_url": trainer.url})
-        assert len(trainer.exchanges) == 1
-    failure = result.failure
-    assert failure is not None
-    assert (result.status, failure.kind, failure.category) == (RolloutStatus.FAILED, "policy", "tool_error")
-    assert (failure.retryable, failure.turn) == (False, 1)
-    assert failure.message == (
-        "turn 1: the policy made 10000 tool calls, and at most 64 are run (ROLLOUTPOOL_MAX_TOOL_CALLS); none of them "
-        "was run"
-    )
-    (sample,) = result.samples
-    assert sample.response_ids == tokenizer.encode("calling<|im_end|>")
-    assert sample.response_mask == [1] * len(sample.response_ids)
-    assert result.alignment == "exact"
-    assert result.num_tool_calls == 0
-    assert contents(result) == []
-    assert len(result.messages[-1].tool_calls or ()) == 10_000
-
-
 @pytest.mark.slow
 async def test_an_isolated_tool_may_do_what_it_wants(pool: Pool, tokenizer: ChatTokenizer, worker: Worker) -> None:
     codes = {
@@ -138,28 +111,6 @@ async def test_a_tool_that_blocks_is_named(pool: Pool, tokenizer: ChatTokenizer,
     assert contents(result)[0] == "slept"
     assert result.warnings == ["tool_blocked:doze"]
     assert "tool doze blocked the event loop for 1.2 s" in worker.log()
-
-
-async def test_protocol_v1_s_tool_messages_have_no_further_key(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    result = await called(pool, tokenizer, call("add", {"a": 1, "b": 2}, "c1"), v1=True)
-    assert [m.wire() for m in result.messages if m.role == "tool"] == [
-        {"role": "tool", "content": "3", "tool_calls": None, "tool_call_id": "c1"}
-    ]
-
-
-async def test_a_worker_offers_what_its_plug_ins_register(pool: Pool, store_of_pool: Store) -> None:
-    (info,) = await store_of_pool.workers.known()
-    names = info.tools
-    assert names[:4] == ["add", "subtract", "multiply", "divide"]
-    assert set(names[4:]) == {
-        *("block_the_loop", "hang", "doze", "refuse", "crash", "end_as", "repeat", "whoami", "run_code")
-    }
-    assert {"task_completion", "after_first_call", "ask_again", "stumbling"} == set(info.termination_strategies)
-
-
-@pytest.fixture
-def store_of_pool(pool: Pool) -> Store:
-    return pool.store
 
 
 def installed(site: Path, name: str, source: str, entry_points: str) -> Path:
@@ -237,18 +188,3 @@ async def test_a_broken_plug_in_stops_the_worker_with_a_line(
         assert len(lines) == 1, worker.log()
         assert says in lines[0]
         assert "Traceback" not in worker.log()
-
-
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        ({"CALCULATOR_DELAY_MS": "fast"}, "CALCULATOR_DELAY_MS"),
-        ({"ROLLOUTPOOL_TOKENIZERS": "no/such-tokenizer"}, "no/such-tokenizer"),
-    ],
-)
-async def test_a_wrong_setting_stops_the_worker_with_a_line(pool_url: str, env: dict[str, str], says: str) -> None:
-    with started_worker(pool_url, (), **env) as worker:
-        assert await worker.ended() == 2
-        assert says in worker.log()
-        assert "Traceback" not in worker.log()
-    assert os.environ.get("CALCULATOR_DELAY_MS") is None

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gzip
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
@@ -201,19 +200,6 @@ async def test_no_connection_is_used_again_after_an_error(calling: Calling, body
         assert connections == 3
 
 
-async def test_a_compressed_reply_is_decompressed_once(calling: Calling) -> None:
-    body = gzip.compress(b"plain")
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-
-    async with answering(handle) as made, calling(HERE) as client:
-        assert (await client.ask("GET", made.url, {}, b"", most_bytes=100)).data == b"plain"
-
-
 async def test_a_reply_that_breaks_off_is_an_error_of_httpx_with_its_request() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -279,15 +265,6 @@ async def test_many_at_once_ask_once_and_one_that_gives_up_spoils_nothing(callin
         assert isinstance(answers[0], asyncio.CancelledError)
         assert answers[1:] == [200] * 19
         assert asked == ["slow.example"]
-
-
-async def test_an_answer_that_failed_is_asked_for_again(calling: Calling) -> None:
-    async with server(HERE) as listening, calling(f"*,{HERE}", names := Names([], [HERE])) as client:
-        url = f"http://late.example:{listening.port}"
-        with pytest.raises(httpx.ConnectError, match="no such name"):
-            await call(client, url)
-        assert await call(client, url) == 200
-        assert len(names.asked) == 2
 
 
 async def test_the_next_address_is_tried_where_one_is_dead(calling: Calling) -> None:

@@ -59,11 +59,22 @@ async def ask(client: TurnClient, url: str, body: bytes) -> bytes:
     return (await client.ask("POST", url, {}, body, most_bytes=10**7)).data
 
 
+@pytest.fixture
+def of_localhost(tmp_path: Path, trust: Callable[[Path], None]) -> ssl.SSLContext:
+    """The certificate of a server whose authority is trusted."""
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    trust(file)
+    return context
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("turns", [0, 20], ids=["in the kernel", "read by the loop"])
 @pytest.mark.parametrize("body", [b"mine", b"", b"x" * 2_000_000], ids=["body", "no body", "large body"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_bytes_on_a_kept_connection_are_no_reply(kind: str, turns: int, body: bytes) -> None:
-    async with serving(kind) as (server, client):
+async def test_bytes_on_a_kept_connection_are_no_reply(
+    of_localhost: ssl.SSLContext, kind: str, turns: int, body: bytes, tls: bool
+) -> None:
+    async with serving(kind, of_localhost if tls else None) as (server, client):
         assert await ask(client, server.url, b"first") == b"first"
         server.writers[0].write(FOREIGN)
         for _ in range(turns):
@@ -149,15 +160,13 @@ async def test_a_websocket_is_not_opened_over_such_a_connection(server_speaks_fi
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_honest_server_gets_a_connection_for_each_call_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: Callable[[Path], None], kind: str, tls: bool
+    of_localhost: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, kind: str, tls: bool
 ) -> None:
-    file, context = certificate("localhost", "127.0.0.1", tmp_path)
-    trust(file)
     # On a busy machine a pause of a second and a half is none.
     for room in ("transport", "http1"):
         monkeypatch.setattr(f"rolloutpool_worker.policy.{room}.KEEPALIVE_SECONDS", 60.0)
     calls, at_once = (200, 5) if tls else (1000, 20)
-    async with serving(kind, context if tls else None) as (server, client):
+    async with serving(kind, of_localhost if tls else None) as (server, client):
 
         async def caller() -> None:
             for _ in range(calls // at_once):
@@ -167,16 +176,3 @@ async def test_an_honest_server_gets_a_connection_for_each_call_at_once(
         assert len(server.asked) == calls
     # By TLS a ticket that comes late costs one more.
     assert len(server.writers) <= at_once * (2 if tls else 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_bytes_on_a_kept_connection_with_tls_are_no_reply(
-    kind: str, tmp_path: Path, trust: Callable[[Path], None]
-) -> None:
-    file, context = certificate("localhost", "127.0.0.1", tmp_path)
-    trust(file)
-    async with serving(kind, context) as (server, client):
-        assert await ask(client, server.url, b"first") == b"first"
-        server.writers[0].write(FOREIGN)
-        assert await ask(client, server.url, b"mine") == b"mine"
-        assert server.asked == [b"first", b"mine"]

@@ -46,18 +46,6 @@ async def test_absent_parameters_are_sent_as_the_protocol_s_defaults(pool: Pool,
     assert b'"response_mask":null' in request.content
 
 
-async def test_unknown_sampling_parameters_follow_the_nine_on_the_batch_api(
-    pool: Pool, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, say()) as trainer:
-        (result,) = await pool.run(
-            [{"sampling_params": {"top_k": 5, "chat_template_kwargs": {"a": [1]}}}], shared={"server_url": trainer.url}
-        )
-        (request,) = trainer.of(result.uid)
-    assert list(request.document) == [*KEYS, "top_k", "chat_template_kwargs"]
-    assert request.document["chat_template_kwargs"] == {"a": [1]}
-
-
 async def test_messages_travel_in_normal_form_and_history_only_grows(pool: Pool, tokenizer: ChatTokenizer) -> None:
     messages = [
         {"role": "system", "content": "Be brief", "vendor": {"x": 1}},
@@ -85,18 +73,6 @@ async def test_messages_travel_in_normal_form_and_history_only_grows(pool: Pool,
     assert [message.wire() for message in result.messages][:5] == sent
 
 
-async def test_the_mask_is_null_at_first_and_then_a_zero_per_new_token(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, TURNS[0], TURNS[0], say()) as trainer:
-        result, requests = await run(pool, trainer)
-        (sample,) = trainer.app.get_session(result.rollout_id, result.uid).samples
-    masks = [request.document["response_mask"] for request in requests]
-    assert masks[0] is None
-    glue = [segment.n for segment in sample.segments if segment.kind == "glue"]
-    assert [len(mask) for mask in masks[1:]] == glue
-    assert {value for mask in masks[1:] for value in mask} == {0}
-    assert b'"response_mask":[0,0' in requests[1].content
-
-
 async def test_the_bearer_key_is_sent_only_where_there_is_one(pool: Pool, tokenizer: ChatTokenizer) -> None:
     async with scripted_trainer(tokenizer, say()) as trainer:
         for key, header in (("s3cret", "Bearer s3cret"), ("ключ", "Bearer ключ"), ("", None), (None, None)):
@@ -104,14 +80,6 @@ async def test_the_bearer_key_is_sent_only_where_there_is_one(pool: Pool, tokeni
             sent = request.header("authorization")
             assert (None if sent is None else sent.encode("latin-1").decode()) == header
             assert request.header("content-type") == "application/json"
-
-
-async def test_the_headers_name_the_turn_and_the_attempt(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, *TURNS) as trainer:
-        result, requests = await run(pool, trainer)
-    assert [request.header("idempotency-key") for request in requests] == [f"{result.uid}/1", f"{result.uid}/2"]
-    assert {request.header("x-rollout-attempt") for request in requests} == {"1"}
-    assert len({request.header("x-request-digest") for request in requests}) == 2
 
 
 async def test_the_eight_numbers(pool: Pool, tokenizer: ChatTokenizer) -> None:
@@ -193,22 +161,3 @@ async def test_the_calculator_s_texts_are_the_protocol_s_own(pool: Pool, tokeniz
         assert isinstance(content, str)
         exact = not expected.startswith(("Error: Unknown", "Error: Invalid arg")) and not expected.endswith(" ")
         assert content == expected if exact else content.startswith(expected), (name, arguments)
-
-
-async def test_the_batch_api_holds_arguments_against_the_schema(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    cases: list[tuple[Any, str]] = [
-        ({"a": 5, "b": 3}, "8"),
-        ({"a": "x", "b": "y"}, "Error: Invalid arguments for add: a: 'x' is not of type 'number'"),
-        ({"a": True, "b": 1}, "Error: Invalid arguments for add: a: True is not of type 'number'"),
-        ({"a": 5}, "Error: Invalid arguments for add: 'b' is a required property"),
-        ("[5, 3]", "Error: Invalid arguments for add: [5, 3] is not of type 'object'"),
-        ({"a": 5, "b": 3, "c": 1}, "Error: Invalid arguments for add: "),
-    ]
-    calls = [call("add", arguments) for arguments, _ in cases]
-    async with scripted_trainer(tokenizer, say("calling", calls), say()) as trainer:
-        (result,) = await pool.run(shared={"server_url": trainer.url})
-    tools = [message for message in result.messages if message.role == "tool"]
-    for (arguments, expected), message in zip(cases, tools, strict=True):
-        assert isinstance(message.content, str)
-        assert message.content.startswith(expected), arguments
-        assert message.wire()["name"] == "add"

@@ -188,14 +188,6 @@ async def test_messages_that_wait_for_their_turn_do_not_make_it_certain(tokenize
         await again.conversation.sample()
 
 
-async def test_a_replayed_rollout_asks_nobody(tokenizer: ChatTokenizer) -> None:
-    whole = await played(tokenizer)
-    again = InsideConversation(tokenizer, whole.store)
-    for step in STEPS:
-        await step(again.conversation)
-    assert (again.channel.calls, again.written) == ([], 0)
-
-
 async def test_an_agent_that_does_something_else_is_stopped(tokenizer: ChatTokenizer) -> None:
     whole = await played(tokenizer)
     again = InsideConversation(tokenizer, whole.store).conversation
@@ -215,14 +207,6 @@ async def test_another_body_than_the_journaled_one_is_not_asked(tokenizer: ChatT
     with pytest.raises(RequestChanged, match="turn 2"):
         await again.conversation.sample()
     assert again.channel.calls == []
-
-
-@pytest.mark.parametrize("step", [ask, edit])
-async def test_nothing_follows_a_turn_that_was_not_sampled(tokenizer: ChatTokenizer, step: Step) -> None:
-    inside = InsideConversation(tokenizer)
-    with pytest.raises(AgentMisuse):
-        await step(inside.conversation)
-    assert inside.store.written == []
 
 
 async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer) -> None:

@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
+from tests.support.conversations import reply_of, spec_of
 
 from rolloutpool_common.protocol.journal import TrainerKind
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.tokens import MOST_COMPARED, TokenTrack
-from rolloutpool_worker.policy import Reply
 
 Message = dict[str, Any]
 
@@ -28,27 +27,9 @@ async def opened(
     tokenizer: ChatTokenizer, allowed: list[str] | None, prompt: list[int], *, compares: bool = True
 ) -> TokenTrack:
     """After a first turn with this prompt."""
-    spec = RolloutSpec(
-        rollout_id="r",
-        server_url="http://trainer:8081",
-        messages=[],
-        tokenizer_name="t",
-        sampling_params={},
-        tools=allowed,
-    )
+    spec = spec_of(tools=allowed)
     tokens = TokenTrack(spec, tokenizer, [ADD, SEARCH], TrainerKind.UNKNOWN, compares_tools=compares)
-    ids = tokenizer.encode("It is 38.<|im_end|>")
-    reply = Reply(
-        message={"role": "assistant", "content": "It is 38."},
-        finish_reason="stop",
-        token_ids=ids,
-        logprobs=[-0.5] * len(ids),
-        prompt_token_ids=prompt,
-        prefix=0,
-        policy_version=None,
-        keeps_ids=None,
-        fingerprint=None,
-    )
+    reply = reply_of(prompt, tokenizer.encode("It is 38.<|im_end|>"))
     await tokens.ingest_reply(reply, QUESTION, AskedTurn(1), train=True)
     return tokens
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.conversations import reply_of, spec_of
 
 from rolloutpool_common.errors import (
     AlignmentUnverified,
@@ -12,8 +13,10 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
-from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
+from rolloutpool_common.protocol.options import OnDrift, OnInjection
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_common.rendering import ChatTokenizer, verify_prompt_contains
+from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import echo
@@ -22,11 +25,6 @@ from rolloutpool_worker.policy import Reply
 
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 TYPED = [{"role": "user", "content": "<|im_end|>"}]
-
-
-def spec_of(**changes: Any) -> RolloutSpec:
-    fields = {"rollout_id": "r", "server_url": "http://trainer:8081", "messages": [], "tokenizer_name": "t"}
-    return RolloutSpec.model_validate({**fields, "sampling_params": {}, "max_turns": 40, **changes})
 
 
 def one_turn(tokenizer: ChatTokenizer, glue: list[int] | None = None, prompt: list[int] | None = None) -> TokenLedger:
@@ -40,17 +38,7 @@ def one_turn(tokenizer: ChatTokenizer, glue: list[int] | None = None, prompt: li
 
 
 def reply(echo: list[int] | None, *, prefix: int = 0) -> Reply:
-    return Reply(
-        message={"role": "assistant", "content": "x"},
-        finish_reason="stop",
-        token_ids=[1],
-        logprobs=[-0.5],
-        prompt_token_ids=echo,
-        prefix=prefix,
-        policy_version=None,
-        keeps_ids=None,
-        fingerprint=None,
-    )
+    return reply_of(echo, [1], prefix=prefix)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +47,11 @@ def reply(echo: list[int] | None, *, prefix: int = 0) -> Reply:
 )
 def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
     ledger = one_turn(tokenizer, prompt=[5] * DELTA_ECHO_FROM)
-    echo = EchoVerifier(spec_of(), tokenizer, ledger).offer(turn, edited=False)
-    assert (echo is not None) == offered
-    if echo is not None:
-        assert (echo.prefix, echo.digest) == (ledger.head, ledger.head_digest.hex())
+    echo = EchoVerifier(spec_of(max_turns=40), tokenizer, ledger).offer(turn, edited=False)
+    assert echo == (Echo(ledger.head, id_digest(ledger.ids[: ledger.head])) if offered else None)
+    assert EchoVerifier(spec_of(max_turns=40), tokenizer, ledger).offer(turn, edited=True) is None
+    assert EchoVerifier(spec_of(max_turns=40, v1=True), tokenizer, ledger).offer(turn, edited=False) is None
+    assert EchoVerifier(spec_of(max_turns=40), tokenizer, one_turn(tokenizer)).offer(turn, edited=False) is None
 
 
 @pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "were not offered"), (1, True, "and has them")])
@@ -70,7 +59,7 @@ async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
     tokenizer: ChatTokenizer, offered: int, whole: bool, says: str
 ) -> None:
     ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(), tokenizer, ledger)
+    verifier = EchoVerifier(spec_of(max_turns=40), tokenizer, ledger)
     echo = ledger.ids if whole else ledger.ids[ledger.head :]
     asked = AskedTurn(3, offered=offered * ledger.head)
     with pytest.raises(TrainerProtocolError, match=says):
@@ -90,7 +79,7 @@ async def test_the_prompt_of_a_group_is_read_once_and_a_wrong_one_each_time(
     question = [{"role": "user", "content": "Whose prompt is this?"}]
     right, wrong = tokenizer.render_prompt(question), tokenizer.render_prompt(QUESTION)
     for _ in range(3):
-        verifier = EchoVerifier(spec_of(), tokenizer, TokenLedger(tokenizer.fingerprint))
+        verifier = EchoVerifier(spec_of(max_turns=40), tokenizer, TokenLedger(tokenizer.fingerprint))
         assert await verifier.verify_first(reply(right), question) is DriftLabel.NONE
         for messages, ids in ((question, wrong), (QUESTION, right)):
             with pytest.raises(TokenizerMismatch, match="does not contain the messages"):
@@ -101,7 +90,7 @@ async def test_the_prompt_of_a_group_is_read_once_and_a_wrong_one_each_time(
 @pytest.mark.parametrize("on_drift", OnDrift)
 async def test_a_fork_is_labelled_or_ends_the_rollout(tokenizer: ChatTokenizer, on_drift: OnDrift) -> None:
     ledger = one_turn(tokenizer)
-    verifier = EchoVerifier(spec_of(on_drift=on_drift), tokenizer, ledger)
+    verifier = EchoVerifier(spec_of(max_turns=40, on_drift=on_drift), tokenizer, ledger)
     other = [*ledger.ids[: ledger.head - 3], *ledger.ids[ledger.head - 2 :]]
     if on_drift is OnDrift.FAIL:
         with pytest.raises(DriftRefused, match="turn 2, id "):
@@ -127,7 +116,7 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
     glue = list(tokenizer.render_delta(TYPED, sampled=[last]).glue_ids)
     ledger = one_turn(tokenizer, glue)
     injected = [*ledger.ids[: ledger.head], *tokenizer.encode(tokenizer.decode(glue))]
-    verifier = EchoVerifier(spec_of(on_injection=on_injection), tokenizer, ledger)
+    verifier = EchoVerifier(spec_of(max_turns=40, on_injection=on_injection), tokenizer, ledger)
     if on_injection is OnInjection.FAIL:
         with pytest.raises(InjectionRefused):
             await verifier.verify_later(reply(injected), AskedTurn(2))
@@ -146,7 +135,7 @@ async def test_control_ids_made_of_typed_text_are_labelled_or_end_the_rollout(
 @pytest.mark.parametrize("turn", [1, 2])
 async def test_without_an_echo_a_rollout_is_unverified_or_refused(tokenizer: ChatTokenizer, turn: int) -> None:
     for allowed in (False, True):
-        verifier = EchoVerifier(spec_of(allow_unverified=allowed), tokenizer, one_turn(tokenizer))
+        verifier = EchoVerifier(spec_of(max_turns=40, allow_unverified=allowed), tokenizer, one_turn(tokenizer))
         first = verifier.verify_first(reply(None), QUESTION)
         later = verifier.verify_later(reply(None), AskedTurn(2))
         asked, left = (first, later) if turn == 1 else (later, first)
@@ -163,7 +152,7 @@ async def test_without_an_echo_a_rollout_is_unverified_or_refused(tokenizer: Cha
 def test_the_first_id_that_the_vocabulary_lacks_is_refused(
     tokenizer: ChatTokenizer, beyond: int, refused: bool
 ) -> None:
-    verifier = EchoVerifier(spec_of(), tokenizer, one_turn(tokenizer))
+    verifier = EchoVerifier(spec_of(max_turns=40), tokenizer, one_turn(tokenizer))
     ids = [5, tokenizer.vocab_size + beyond]
     if refused:
         with pytest.raises(TrainerProtocolError, match="token_ids has an id outside"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -25,13 +26,14 @@ async def test_only_what_is_long_runs_in_a_thread(size: int, on_loop: bool) -> N
     assert (thread is threading.current_thread()) == on_loop
 
 
-async def test_an_error_passes() -> None:
+@pytest.mark.parametrize("run", [off_loop, change_off_loop])
+@pytest.mark.parametrize("size", [0, OFF_LOOP + 1])
+async def test_an_error_passes(run: Callable[..., Awaitable[object]], size: int) -> None:
     def fail() -> None:
         raise KeyError("x")
 
-    for size in (0, OFF_LOOP + 1):
-        with pytest.raises(KeyError):
-            await off_loop(size, fail)
+    with pytest.raises(KeyError):
+        await run(size, fail)
 
 
 async def test_a_cancellation_waits_for_the_end_of_a_change() -> None:
@@ -55,15 +57,6 @@ async def test_a_cancellation_waits_for_the_end_of_a_change() -> None:
     assert changed[0] is not threading.current_thread()
     # What is short stays here, and returns what the function returns.
     assert await change_off_loop(OFF_LOOP, threading.current_thread) is threading.current_thread()
-
-
-async def test_an_error_of_a_change_passes() -> None:
-    def fail() -> None:
-        raise KeyError("x")
-
-    for size in (0, OFF_LOOP + 1):
-        with pytest.raises(KeyError):
-            await change_off_loop(size, fail)
 
 
 def test_texts_count_and_so_does_each_message() -> None:

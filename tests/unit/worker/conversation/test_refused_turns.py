@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.conversations import spec_of
 from tests.support.tiny_tokenizers import write_tokenizer
 
 from rolloutpool_common.errors import TemplateRefusedTurn, TemplateUnusable
 from rolloutpool_common.protocol.journal import TrainerKind
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_worker.conversation.tokens import TokenTrack
 
@@ -44,10 +44,7 @@ async def test_the_policy_is_blamed_for_what_it_sampled_alone(
 ) -> None:
     write_tokenizer(tmp_path, template)
     tokenizer = load_tokenizer(str(tmp_path))
-    spec = RolloutSpec(
-        rollout_id="r", server_url="http://trainer:8081", messages=[], tokenizer_name="t", sampling_params={}
-    )
-    tokens = TokenTrack(spec, tokenizer, [], TrainerKind.UNKNOWN)
+    tokens = TokenTrack(spec_of(), tokenizer, [], TrainerKind.UNKNOWN)
     tokens.ledger.seed(tokenizer.render_prompt(HISTORY[:2]))
     sampled = tokenizer.encode("It is 38.<|im_end|>")
     tokens.ledger.append_sampled(sampled, [-0.5] * len(sampled), turn=1)

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.conversations import reply_of, spec_of
 
 from rolloutpool_common.protocol.journal import TrainerKind
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
 from rolloutpool_worker.conversation import shared_prompts
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.shared_prompts import SharedPrompts
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Reply
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Calculate 15 + 23"}]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": {}}}
@@ -45,17 +44,8 @@ def none_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def opened(tokenizer: ChatTokenizer, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenTrack:
     """Opens a ledger with the reply of a trainer that gives no prompt ids."""
-    spec = RolloutSpec(
-        rollout_id="r",
-        server_url="http://trainer:8081",
-        messages=[],
-        tokenizer_name="t",
-        sampling_params={},
-        allow_unverified=True,
-    )
-    tokens = TokenTrack(spec, tokenizer, tools, TrainerKind.KEEPS_IDS)
-    reply = Reply({"role": "assistant", "content": "x"}, "stop", [5], [-0.5], None, 0, None, None, None)
-    await tokens.ingest_reply(reply, messages, AskedTurn(1), train=True)
+    tokens = TokenTrack(spec_of(allow_unverified=True), tokenizer, tools, TrainerKind.KEEPS_IDS)
+    await tokens.ingest_reply(reply_of(None, [5]), messages, AskedTurn(1), train=True)
     return tokens
 
 

@@ -1,13 +1,12 @@
 """`TokenTrack`, fed with replies as the channel gives them."""
 
 import asyncio
-import hashlib
-import struct
 import threading
 from typing import Any
 
 import orjson
 import pytest
+from tests.support.conversations import reply_of, spec_of
 
 from rolloutpool_common.errors import (
     AlignmentUnverified,
@@ -17,14 +16,15 @@ from rolloutpool_common.errors import (
     TrainerProtocolError,
 )
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
-from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
+from rolloutpool_common.protocol.options import MaskMode
+from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, rerender
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import tokens as token_track
-from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, AskedTurn
+from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import EchoText, Reply
+from rolloutpool_worker.policy import EchoText
 from rolloutpool_worker.policy.repeated_echo import WORTH_BYTES, read
 
 Message = dict[str, Any]
@@ -39,29 +39,7 @@ TOOL = {
 
 
 def track(tokenizer: ChatTokenizer, *, tools: list[Message] | None = None, **spec: Any) -> TokenTrack:
-    given = RolloutSpec(
-        rollout_id="r",
-        server_url="http://trainer:8081",
-        messages=[],
-        tokenizer_name="t",
-        **{"sampling_params": {}, **spec},
-    )
-    return TokenTrack(given, tokenizer, tools or [], TrainerKind.UNKNOWN)
-
-
-def reply(prompt: list[int] | None, ids: list[int], **changes: Any) -> Reply:
-    fields: dict[str, Any] = {
-        "message": ANSWER,
-        "finish_reason": "stop",
-        "token_ids": ids,
-        "logprobs": [-0.5] * len(ids),
-        "prompt_token_ids": prompt,
-        "prefix": 0,
-        "policy_version": None,
-        "keeps_ids": None,
-        "fingerprint": None,
-    }
-    return Reply(**{**fields, **changes})
+    return TokenTrack(spec_of(**spec), tokenizer, tools or [], TrainerKind.UNKNOWN)
 
 
 def said(tokenizer: ChatTokenizer, text: str = "It is 38.") -> list[int]:
@@ -71,26 +49,10 @@ def said(tokenizer: ChatTokenizer, text: str = "It is 38.") -> list[int]:
 async def opened(tokenizer: ChatTokenizer, *, messages: list[Message] = QUESTION, **options: Any) -> TokenTrack:
     """With one turn, and one user message behind it."""
     tokens = track(tokenizer, **options)
-    first = reply(tokenizer.render_prompt(messages), said(tokenizer))
+    first = reply_of(tokenizer.render_prompt(messages), said(tokenizer))
     assert (await tokens.ingest_reply(first, messages, AskedTurn(1), train=True)).label == "none"
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     return tokens
-
-
-@pytest.mark.parametrize(
-    ("turn", "offered"), [(2, False), (3, True), (15, True), (16, False), (17, True), (32, False), (40, False)]
-)
-async def test_when_a_prefix_may_be_left_out(tokenizer: ChatTokenizer, turn: int, offered: bool) -> None:
-    long = [{"role": "user", "content": "1" * DELTA_ECHO_FROM}]
-    tokens = await opened(tokenizer, messages=long, max_turns=40)
-    echo = tokens.offer_prefix(turn, edited=False)
-    assert (echo is not None) == offered
-    if echo is not None:
-        known = tokens.ledger.ids[: tokens.ledger.head]
-        assert echo.prefix == len(known) >= DELTA_ECHO_FROM
-        packed = struct.pack(f"<{len(known)}I", *known)
-        assert echo.digest == hashlib.blake2b(packed, digest_size=16).hexdigest()
-    assert tokens.offer_prefix(3, edited=True) is None
 
 
 def echo_of(data: bytes, known: EchoText | None = None) -> dict[str, Any]:
@@ -110,7 +72,7 @@ async def test_the_text_of_an_echo_is_known_until_the_history_is_edited(tokenize
     for turn in (1, 2, 3):
         known = tokens.known_echo()
         assert (known is None) == (turn == 1)
-        found = reply(ids=said(tokenizer), **echo_of(echoing(prompt), known))
+        found = reply_of(ids=said(tokenizer), **echo_of(echoing(prompt), known))
         assert found.skipped == (0 if known is None else known.ids)
         plan = MaskPlan((n := max(tokens.ledger.pending_glue, 1),), n, n) if turn > 1 else None
         asked = AskedTurn(turn, plan, None if plan is None else plan.exact)
@@ -134,13 +96,13 @@ async def test_the_text_of_an_echo_is_known_until_the_history_is_edited(tokenize
 async def test_an_echo_that_forks_behind_a_known_text_forks_there(tokenizer: ChatTokenizer) -> None:
     tokens = track(tokenizer)
     prompt = tokenizer.render_prompt(QUESTION)
-    first = reply(ids=said(tokenizer), **echo_of(echoing(prompt)))
+    first = reply_of(ids=said(tokenizer), **echo_of(echoing(prompt)))
     await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     history = [*QUESTION, {"role": "assistant", "content": "It was 38."}, *MORE]
     theirs = rerender(tokenizer, history)
     assert theirs[: len(prompt)] == prompt
-    second = reply(ids=said(tokenizer), **echo_of(echoing(theirs), tokens.known_echo()))
+    second = reply_of(ids=said(tokenizer), **echo_of(echoing(theirs), tokens.known_echo()))
     assert second.repeated == len(prompt)
     sent = len(theirs) - tokens.ledger.head
     asked = AskedTurn(2, MaskPlan((sent,), tokens.ledger.pending_glue, sent), sent)
@@ -169,7 +131,7 @@ async def test_what_turn_1_must_prove(
 ) -> None:
     tokens = track(tokenizer)
     good = tokenizer.render_prompt(QUESTION)
-    bad = reply(changes.get("prompt_token_ids", good), said(tokenizer), **changes)
+    bad = reply_of(changes.get("prompt_token_ids", good), said(tokenizer), **changes)
     with pytest.raises(error, match=says) as caught:
         await tokens.ingest_reply(bad, QUESTION, AskedTurn(1), train=True)
     assert "Calculate" not in caught.value.message
@@ -182,7 +144,7 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
     ours = tokenizer.fingerprint
     tokens = track(tokenizer)
     fingerprint = f"{ours.tokenizer_sha256}/{ours.template_sha256}/1.0"
-    good = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
+    good = reply_of(tokenizer.render_prompt(QUESTION), said(tokenizer), fingerprint=fingerprint)
     assert (await tokens.ingest_reply(good, QUESTION, AskedTurn(1), train=True)).label == "none"
 
 
@@ -190,10 +152,11 @@ async def test_another_version_of_transformers_alone_is_no_mismatch(tokenizer: C
 async def test_ids_stay_in_the_vocabulary(tokenizer: ChatTokenizer, field: str) -> None:
     tokens = await opened(tokenizer)
     before = tokens.ledger.entries
-    prompt, ids = tokens.ledger.ids, said(tokenizer)
+    # The prompt differs, so the ledger would follow it.
+    prompt, ids = [*tokens.ledger.ids[:-1], 5], said(tokenizer)
     (prompt if field == "prompt_token_ids" else ids)[-1] = 4096
     with pytest.raises(TrainerProtocolError, match=f"turn 2: {field} has an id outside"):
-        await tokens.ingest_reply(reply(prompt, ids), [], AskedTurn(2), train=True)
+        await tokens.ingest_reply(reply_of(prompt, ids), [], AskedTurn(2), train=True)
     assert tokens.ledger.entries == before
 
 
@@ -204,7 +167,7 @@ async def test_what_the_trainer_s_prompt_has_more_than_ours_is_counted_too(
     tokens = track(tokenizer, mask_mode=MaskMode.RERENDER)
     shown = hidden or None
     prompt = rerender(tokenizer, QUESTION, tools=shown)
-    await tokens.ingest_reply(reply(prompt, said(tokenizer, "It  is 38.")), QUESTION, AskedTurn(1), train=True)
+    await tokens.ingest_reply(reply_of(prompt, said(tokenizer, "It  is 38.")), QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     history = [*QUESTION, ANSWER, *MORE]
     theirs = rerender(tokenizer, history, tools=shown)
@@ -221,7 +184,7 @@ async def test_messages_that_come_later_are_rendered_with_those_before_them(toke
     once, twice = track(tokenizer), track(tokenizer)
     for tokens, parts in ((once, [[*MORE, *QUESTION]]), (twice, [MORE, [*MORE, *QUESTION]])):
         ids = said(tokenizer)[:-1]  # without its stop token, so that one is put in
-        await tokens.ingest_reply(reply(tokenizer.render_prompt(QUESTION), ids), QUESTION, AskedTurn(1), train=True)
+        await tokens.ingest_reply(reply_of(tokenizer.render_prompt(QUESTION), ids), QUESTION, AskedTurn(1), train=True)
         for part in parts:
             await tokens.append(part, [*QUESTION, ANSWER], 1)
     assert once.ledger.ids == twice.ledger.ids
@@ -235,34 +198,39 @@ async def test_a_refusal_that_an_ordinary_result_does_not_meet_is_the_policy_s(t
         await tokens.append([ANSWER], [*QUESTION, ANSWER], 1)
 
 
-@pytest.mark.parametrize(("size", "in_thread"), [(100, False), (OFF_LOOP + 1, True)])
-async def test_long_text_is_tokenised_off_the_loop(tokenizer: ChatTokenizer, size: int, in_thread: bool) -> None:
+@pytest.mark.parametrize(
+    ("messages", "in_thread"),
+    [
+        ([{"role": "user", "content": "1" * 100}], False),
+        ([{"role": "user", "content": "1" * (OFF_LOOP + 1)}], True),
+        (MORE * 100, True),
+    ],
+    ids=["short", "long", "many short ones"],
+)
+async def test_much_text_is_tokenised_off_the_loop(
+    tokenizer: ChatTokenizer, messages: list[Message], in_thread: bool
+) -> None:
     tokens = track(tokenizer)
-    await tokens.ingest_reply(
-        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
-    )
-    task = asyncio.create_task(tokens.append([{"role": "user", "content": "1" * size}], [*QUESTION, ANSWER], 1))
+    first = reply_of(tokenizer.render_prompt(QUESTION), said(tokenizer))
+    await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
+    task = asyncio.create_task(tokens.append(messages, [*QUESTION, ANSWER], 1))
     await asyncio.sleep(0)
     # Without a thread it has nothing to wait for.
     assert task.done() is not in_thread
     await task
-    assert tokens.ledger.pending_glue > size
+    assert tokens.ledger.pending_glue > 100
 
 
-async def test_many_short_messages_are_rendered_off_the_loop(tokenizer: ChatTokenizer) -> None:
-    tokens = track(tokenizer)
-    await tokens.ingest_reply(
-        reply(tokenizer.render_prompt(QUESTION), said(tokenizer)), QUESTION, AskedTurn(1), train=True
-    )
-    task = asyncio.create_task(tokens.append(MORE * 100, [*QUESTION, ANSWER], 1))
-    await asyncio.sleep(0)
-    assert not task.done()
-    await task
-
-
-@pytest.mark.parametrize(("keeps", "lengths"), [(True, []), (None, [1, 3])])
+@pytest.mark.parametrize(
+    ("keeps", "kind", "lengths"),
+    [(True, TrainerKind.KEEPS_IDS, []), (None, TrainerKind.UNKNOWN, [1, 3]), (False, TrainerKind.RERENDERS, [1, 3])],
+)
 async def test_only_who_may_render_again_has_its_prompt_looked_at(
-    tokenizer: ChatTokenizer, keeps: bool | None, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    tokenizer: ChatTokenizer,
+    keeps: bool | None,
+    kind: TrainerKind,
+    lengths: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two renders are a tenth of what a short rollout costs; where ids are kept nothing depends on them."""
     counted: list[int] = []
@@ -274,11 +242,11 @@ async def test_only_who_may_render_again_has_its_prompt_looked_at(
 
     monkeypatch.setattr(RerenderCounter, "count", noted)
     tokens = track(tokenizer)
-    first = reply(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
+    first = reply_of(tokenizer.render_prompt(QUESTION), said(tokenizer), keeps_ids=keeps)
     await tokens.ingest_reply(first, QUESTION, AskedTurn(1), train=True)
     await tokens.append(MORE, [*QUESTION, ANSWER], 1)
     plan = await tokens.plan_mask([*QUESTION, ANSWER, *MORE], 2)
-    assert plan.exact == tokens.ledger.pending_glue
+    assert (tokens.kind, plan.exact) == (kind, tokens.ledger.pending_glue)
     assert counted == lengths
 
 
@@ -296,22 +264,12 @@ async def test_a_long_first_prompt_is_looked_at_off_the_loop(
     monkeypatch.setattr(RerenderCounter, "count", noted)
     long = [{"role": "user", "content": "15 + 23? " * OFF_LOOP}]
     tokens = track(tokenizer)
-    first = reply(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
+    first = reply_of(tokenizer.render_prompt(long), said(tokenizer), keeps_ids=True)
     await tokens.ingest_reply(first, long, AskedTurn(1), train=True)
     assert not threads
     await tokens.replace(QUESTION, 1)
     assert threads
     assert threading.main_thread() not in threads
-
-
-async def test_a_reply_with_an_unknown_id_leaves_nothing_in_the_ledger(tokenizer: ChatTokenizer) -> None:
-    tokens = await opened(tokenizer)
-    before = tokens.ledger.entries
-    forked = [*tokens.ledger.ids[:-1], 5]
-    bad = reply(forked, [tokenizer.vocab_size])
-    with pytest.raises(TrainerProtocolError, match="token_ids"):
-        await tokens.ingest_reply(bad, [*QUESTION, ANSWER, *MORE], AskedTurn(2), train=True)
-    assert tokens.ledger.entries == before
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
@@ -346,3 +304,24 @@ async def test_a_huge_message_is_counted_only_after_a_refusal(
     again = await tokens.replan(history, PlannedTurn(plan, "digest"))
     assert again.rerender == right
     assert set(again.lengths) | set(plan.lengths) == {right, plan.exact}
+
+
+@pytest.mark.parametrize("mode", [MaskMode.EXACT, MaskMode.RERENDER])
+async def test_a_batch_that_names_its_mask_has_no_second_one(tokenizer: ChatTokenizer, mode: MaskMode) -> None:
+    tokens = await opened(tokenizer, mask_mode=mode)
+    history = [*QUESTION, {"role": "assistant", "content": "It  is 38."}, *MORE]
+    planned = PlannedTurn(await tokens.plan_mask(history, 2), "digest")
+    assert (await tokens.replan(history, planned)).lengths == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "stop"),
+    [
+        ("38<|im_end|>", "stop", StopToken.SAMPLED),
+        ("38<|im_end|>", "length", StopToken.SAMPLED),
+        ("38", "stop", StopToken.WITHHELD),
+        ("38", "length", StopToken.ABSENT),
+    ],
+)
+def test_how_a_turn_ends_shows_in_its_ids(tokenizer: ChatTokenizer, text: str, finish: str, stop: StopToken) -> None:
+    assert track(tokenizer).stop_of(reply_of(None, tokenizer.encode(text), finish_reason=finish)) is stop

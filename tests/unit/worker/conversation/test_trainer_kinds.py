@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -33,14 +34,7 @@ class Shared(KnownTrainers):
 
 
 def spec(host: str = "here", tokenizer: str = "t", **more: object) -> RolloutSpec:
-    return RolloutSpec(
-        rollout_id="r",
-        server_url=f"http://{host}",
-        messages=[],
-        sampling_params={},
-        tokenizer_name=tokenizer,
-        template_kwargs=more,
-    )
+    return spec_of(server_url=f"http://{host}", tokenizer_name=tokenizer, template_kwargs=more)
 
 
 async def test_a_trainer_is_its_endpoint_its_tokenizer_and_the_arguments_of_its_template() -> None:
@@ -67,15 +61,6 @@ async def test_what_is_unknown_overwrites_nothing_and_what_is_new_does() -> None
     assert await kinds.of(spec()) is KEEPS
     kinds.learned(spec(), RERENDERS)
     assert await kinds.of(spec()) is RERENDERS
-
-
-async def test_another_process_begins_with_it() -> None:
-    shared = Shared()
-    here, there = TrainerKinds(shared), TrainerKinds(shared)
-    here.learned(spec(), KEEPS)
-    assert shared.known == {}
-    await here.share()
-    assert await there.of(spec()) is KEEPS
 
 
 async def test_redis_is_asked_once_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,17 +98,23 @@ async def test_a_port_that_refuses_connections_leaves_the_question_open(store: S
         await endpoint.ask_idempotent({})
 
 
-async def test_after_a_promise_a_lost_reply_may_be_asked_for_again(
-    store: Store, client: TurnClient, tokenizer: ChatTokenizer
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [(close(), TrainerUnreachable), (body(b"<html>"), TrainerProtocolError)],
+    ids=["hangs up", "a gateway's page"],
+)
+async def test_a_promise_holds_when_a_reply_is_lost(
+    store: Store, client: TurnClient, tokenizer: ChatTokenizer, step: Step, error: type[RolloutError]
 ) -> None:
-    async with scripted_trainer(tokenizer, close()) as trainer:
+    async with scripted_trainer(tokenizer, step, announces=True) as trainer:
         trainers = IdempotentTrainers()
         trainers.hear(trainer.url, {"x-idempotent-turns": "true"})
         spec = await spec_of(store, trainer.url)
         endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
-        with pytest.raises(TrainerUnreachable) as raised:
+        with pytest.raises(error) as raised:
             await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
-    assert raised.value.retryable
+        assert raised.value.retryable
+        assert trainers.said(trainer.url)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -129,19 +135,6 @@ async def test_another_services_words_are_not_shown_to_the_caller(
         with pytest.raises(TrainerStatusError) as raised:
             await endpoint.ask("POST", PATH, b"{}", {"Idempotency-Key": "b-0/1"}, WHERE)
     assert raised.value.failure(1).message == "turn 1: the trainer answered 403" + (": root:hunter2" if named else "")
-
-
-async def test_a_gateways_page_takes_no_promise_back(
-    store: Store, client: TurnClient, tokenizer: ChatTokenizer
-) -> None:
-    async with scripted_trainer(tokenizer, body(b"<html>"), announces=True) as trainer:
-        trainers = IdempotentTrainers()
-        trainers.hear(trainer.url, {"x-idempotent-turns": "true"})
-        spec = await spec_of(store, trainer.url)
-        endpoint = TrainerEndpoint(client, Breakers(), spec, reply_limits=LARGEST, trainers=trainers)
-        with pytest.raises(TrainerProtocolError, match="not JSON"):
-            await endpoint.ask("POST", PATH, b"{}", {}, WHERE)
-        assert trainers.said(trainer.url)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from tests.support.raw_server import answering
 
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.policy import AiohttpTransport, Resolver
-from rolloutpool_worker.policy.keepalive import BOUND_SECONDS, IDLE_SECONDS, INTERVAL_SECONDS, PROBES, open_socket
+from rolloutpool_worker.policy.keepalive import IDLE_SECONDS, INTERVAL_SECONDS, PROBES, open_socket
 
 
 def _connected_to(port: int) -> Iterator[socket.socket]:
@@ -58,10 +58,6 @@ async def test_a_connection_that_waits_is_probed(websocket: bool) -> None:
         "TCP_KEEPCNT": PROBES,
         "TCP_USER_TIMEOUT": 0,
     }
-
-
-def test_the_bound_is_far_below_the_limit_of_a_call() -> None:
-    assert BOUND_SECONDS == 60
 
 
 def test_a_system_without_an_option_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:

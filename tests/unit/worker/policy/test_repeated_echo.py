@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolloutpool_common.errors import TrainerProtocolError
 from rolloutpool_worker.policy import repeated_echo
@@ -56,100 +58,64 @@ def test_a_trainers_own_white_space_is_its_text() -> None:
     assert (other.repeated, other.prompt_token_ids) == (0, [*IDS, *NEW])
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        [1, *IDS[1:], *NEW],
-        [*IDS[:-1], IDS[-1] + 1, *NEW],
-        [*IDS[:-1], *NEW],
-        IDS[:-1],
-        [*IDS[:-1], IDS[-1] * 10, *NEW],
-        [*IDS[:500], *IDS[501:], *NEW, *NEW],
-        [*NEW, *IDS],
-        [],
-    ],
-)
-def test_another_head_is_read_whole(ids: list[int]) -> None:
-    reply = parsed(body(ids), known_of(IDS))
-    assert (reply.repeated, reply.prompt_token_ids) == (0, ids)
+def outcome(data: bytes, known: EchoText | None, ids: list[int] = IDS) -> object:
+    """The prompt's ids of a reply, or what is said against it; `ids` are those that are known."""
+    try:
+        reply = parsed(data, known)
+    except TrainerProtocolError as refused:
+        return refused.message
+    assert reply.prompt_token_ids is not None
+    return [*ids[: reply.repeated], *reply.prompt_token_ids]
+
+
+ODD: st.SearchStrategy[Any] = st.sampled_from([0, 7, 70, -7, 2**40, True, 7.0, "7", repeated_echo._WORD, None, [7], {}])
+EDITS = st.tuples(st.sampled_from(["put", "insert", "cut"]), st.integers(0, len(IDS) + len(NEW)), ODD)
+
+
+@given(st.lists(EDITS, max_size=3), st.sampled_from([IDS, [*IDS, 12]]))
+def test_whatever_the_list_has_comes_to_the_same(edits: list[tuple[str, int, Any]], known: list[int]) -> None:
+    ids: list[Any] = [*IDS, *NEW]
+    for edit, at, value in edits:
+        ids[at : at + (edit != "insert")] = [] if edit == "cut" else [value]
+    assert outcome(body(ids), known_of(known), known) == outcome(body(ids), None)
 
 
 def test_a_text_that_goes_on_within_its_last_id_is_read_whole() -> None:
-    known = known_of([*IDS, 12])
-    reply = parsed(body([*IDS, 123]), known)
-    assert (reply.repeated, reply.prompt_token_ids) == (0, [*IDS, 123])
+    known = [*IDS, 12]
+    assert outcome(body([*IDS, 123]), known_of(known), known) == [*IDS, 123]
 
 
-@pytest.mark.parametrize(
-    ("tail", "says"),
-    [
-        (True, "integer"),
-        (1.0, "integer"),
-        ("5", "integer"),
-        (None, "integer"),
-        ([3], "integer"),
-        ({}, "integer"),
-        (-4, "negative id at 1000: -4"),
-    ],
-)
-def test_a_wrong_tail_is_refused_at_its_place_in_the_whole_list(tail: object, says: str) -> None:
-    for known in (None, known_of(IDS)):
-        with pytest.raises(TrainerProtocolError, match=says) as refused:
-            parsed(body([*IDS, tail]), known)
-        assert "1000" in refused.value.message
-
-
-@pytest.mark.parametrize("head", [True, 7.0, "7", -7, None, [7]])
-def test_a_wrong_head_is_refused(head: object) -> None:
-    with pytest.raises(TrainerProtocolError):
-        parsed(body([IDS[0], head, *IDS[2:], *NEW]), known_of(IDS))
-
-
-@pytest.mark.parametrize("ids", [None, {}, "1,2,3", 5, {"prompt_token_ids": [*IDS, *NEW]}, [[*IDS]], [IDS, NEW]])
-def test_what_is_no_list_of_ids_is_refused(ids: object) -> None:
-    with pytest.raises(TrainerProtocolError):
-        parsed(body(ids), known_of(IDS))
-
-
-def test_a_list_of_the_same_name_in_another_place_is_not_taken_for_the_replys_own() -> None:
-    known, own = known_of(IDS), [1, 2, 3]
-    hidden = {"vendor": {"prompt_token_ids": [*IDS, *NEW]}, **document(own)}
-    reply = parsed(orjson.dumps(hidden), known)
-    assert (reply.repeated, reply.prompt_token_ids) == (0, own)
-    # Written with an escape, the key is the same to a parser; of two, the last counts.
-    twice = body([*IDS, *NEW])[:-1] + b',"prompt\\u005ftoken_ids":[1,2,3]}'
-    assert orjson.loads(twice)["prompt_token_ids"] == own
-    reply = parsed(twice, known)
-    assert (reply.repeated, reply.prompt_token_ids) == (0, own)
+HIDDEN = {"vendor": {"prompt_token_ids": [*IDS, *NEW]}, **document([1, 2, 3])}
+SAID = document([1, 2, 3], choices=[{"message": {"role": "assistant", "content": body([*IDS, *NEW]).decode()}}])
+OTHER_REPLIES: dict[str, bytes] = {
+    **{repr(ids)[:20]: body(ids) for ids in (None, {}, [], "1,2,3", 5, [IDS, NEW], {"prompt_token_ids": IDS})},
+    "an id that goes on": body([*IDS[:-1], IDS[-1] * 10, *NEW]),
+    "the head twice": body([*IDS, *IDS]),
+    "a wrong tail": body([*IDS, None]),
+    "a list of the same name elsewhere": orjson.dumps(HIDDEN),
+    "such a list and none": orjson.dumps({**HIDDEN, "prompt_token_ids": []}),
     # In a text it stands with escaped quotes.
-    said = document(own, choices=[{"message": {"role": "assistant", "content": body([*IDS, *NEW]).decode()}}])
-    reply = parsed(orjson.dumps(said), known)
-    assert (reply.repeated, reply.prompt_token_ids) == (0, own)
+    "such a list in a text": orjson.dumps(SAID),
+    # Written with an escape, the key is the same to a parser; of two, the last counts.
+    "the key twice": body([*IDS, *NEW])[:-1] + b',"prompt\\u005ftoken_ids":[1,2,3]}',
+    **{repr(data[:20]): data for data in (b"", b"{", b"[1", b"\xff" * 5000, b"null", b'"prompt_token_ids":[' * 500)},
+}
 
 
-def test_a_trainer_cannot_say_that_it_repeats() -> None:
-    # Even with the word, which no trainer knows: it stands where no id may stand.
-    word = repeated_echo._WORD
-    for ids in ([word], [word, *NEW], [word, *IDS]):
-        with pytest.raises(TrainerProtocolError):
-            parsed(body(ids), known_of(IDS))
-        with pytest.raises(TrainerProtocolError):
-            parsed(body([*IDS, *ids]), known_of(IDS))
+@pytest.mark.parametrize("data", OTHER_REPLIES.values(), ids=OTHER_REPLIES)
+def test_whatever_else_is_replied_comes_to_the_same(data: bytes) -> None:
+    assert outcome(data, known_of(IDS)) == outcome(data, None)
+
+
+def test_a_wrong_tail_is_refused_at_its_place_in_the_whole_list() -> None:
+    with pytest.raises(TrainerProtocolError, match=r"token_ids\.1000|negative id at 1000"):
+        parsed(body([*IDS, -4]), known_of(IDS))
 
 
 def test_a_reply_that_leaves_a_prefix_out_is_read_whole() -> None:
     reply = parsed(body([*IDS, *NEW]), known_of(IDS), **{"x-echo-prefix-length": "12"})
     assert (reply.prefix, reply.repeated, reply.prompt_token_ids) == (12, 0, [*IDS, *NEW])
     assert reply.echo_text is None
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"[1", b"\xff" * 5000, b"null", b'"prompt_token_ids":[' * 500])
-def test_nonsense_is_refused_as_ever(data: bytes) -> None:
-    with pytest.raises(TrainerProtocolError) as whole:
-        parsed(data, None)
-    with pytest.raises(TrainerProtocolError) as known:
-        parsed(data, known_of(IDS))
-    assert whole.value.message == known.value.message
 
 
 def test_ten_megabytes_are_read_from_their_end() -> None:

@@ -41,7 +41,12 @@ def test_a_right_reply_is_taken_with_what_its_headers_say() -> None:
     [
         (b"<html>", "not JSON"),
         (b"[]", "does not fit the protocol"),
+        (b"null", "does not fit the protocol"),
+        (b"[" * 500_000, "not JSON"),
         (document(choices=[]), "empty choices"),
+        (document(choices=...), "choices"),
+        (document(logprobs=...), "logprobs"),
+        (document().replace(b"-0.25", b"NaN"), "not JSON"),
         (document(choices=[{"message": {"role": "user", "content": "8"}}]), "role user, not assistant"),
         (
             document(choices=[{"message": {"role": "assistant", "content": [{"type": "image_url"}]}}]),

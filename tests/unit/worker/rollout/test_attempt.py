@@ -85,8 +85,10 @@ async def test_the_result_of_a_rollout_that_did_not_complete_is_made_in_a_thread
         await inside.services.store.batches.submit(batch)
         (uid,) = uids_of(batch)
         assert await inside.take(uid) == outcome
+        result = await inside.result(uid)
         # What was proved before is delivered.
-        assert len((await inside.result(uid)).samples) == 1
+        assert len(result.samples) == 1
+        assert (result.finish_reason is FinishReason.DEADLINE) is (outcome == "expired")
     assert threads
     assert threading.main_thread() not in threads
 

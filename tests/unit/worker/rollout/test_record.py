@@ -130,7 +130,7 @@ def of_release_0_2(result: RolloutResult) -> bytes:
     return encode_result(result.model_copy(update={"replay": older}))
 
 
-@pytest.mark.parametrize("turns", [3, 10, 64])
+@pytest.mark.parametrize("turns", [3, 32])
 @pytest.mark.parametrize("keeps_ids", [True, False], ids=["keeps", "renders"])
 async def test_it_takes_little(inside: InsideWorker, tokenizer: ChatTokenizer, turns: int, keeps_ids: bool) -> None:
     result = await rollout(inside, tokenizer, turns, keeps_ids=keeps_ids)

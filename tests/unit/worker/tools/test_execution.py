@@ -48,21 +48,10 @@ async def test_order_is_the_calls_order_and_all_run_at_once() -> None:
     assert await texts([("meet", {"who": "a"}), ("meet", {"who": "b"})], made("meet", meet)) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "run", [pytest.param(lambda _: 1 / 0, id="raises"), pytest.param(lambda _: "text", id="is not async")]
-)
-async def test_tools_that_are_no_tools(run: Any) -> None:
-    assert await texts([("odd", {})], made("odd", run)) == ["Error: Tool execution failed"]
-
-
-async def test_a_tool_s_own_time_out_is_a_failure_like_others() -> None:
-    async def late(_: ToolContext) -> str:
-        raise TimeoutError
-
+async def test_a_tool_that_takes_too_long_is_cut_off() -> None:
     async def never(_: ToolContext) -> object:
         return await asyncio.Event().wait()
 
-    assert await texts([("late", {})], made("late", late)) == ["Error: Tool execution failed"]
     assert await texts([("never", {})], made("never", never), timeout=0.01) == [
         "Error: Tool execution timed out after 0.01 s"
     ]
@@ -109,15 +98,49 @@ async def test_a_cancelled_rollout_cancels_its_tools() -> None:
     assert stopped.is_set()
 
 
-@pytest.mark.parametrize("also", [0, 1], ids=["alone", "beside another call"])
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, BaseException])
-async def test_whatever_a_tool_raises_is_a_message(error: type[BaseException], also: int) -> None:
+def raising(error: type[BaseException]) -> Any:
     async def end(_: ToolContext) -> object:
         await asyncio.sleep(0)
         raise error("the end")
 
-    calls: list[tuple[str, Any]] = [("end", {}), *[("add", {"a": 1, "b": 2})] * also]
-    assert await texts(calls, made("end", end)) == ["Error: Tool execution failed", *["3"] * also]
+    return end
+
+
+class Unwritable:
+    """A result that ends the process of whoever writes it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+async def unwritable(_: ToolContext) -> object:
+    return Unwritable()
+
+
+async def cancels_itself(_: ToolContext) -> object:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return await asyncio.Event().wait()
+
+
+FAILING: dict[str, Any] = {
+    "raises at once": lambda _: 1 / 0,
+    "is not async": lambda _: "text",
+    "returns what cannot be written": unwritable,
+    "cancels its task": cancels_itself,
+    **{
+        error.__name__: raising(error)
+        for error in (TimeoutError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, BaseException)
+    },
+}
+
+
+@pytest.mark.parametrize("also", [0, 1], ids=["alone", "beside another call"])
+@pytest.mark.parametrize("run", FAILING.values(), ids=FAILING)
+async def test_whatever_a_tool_does_is_a_message(run: Any, also: int) -> None:
+    calls: list[tuple[str, Any]] = [("odd", {}), *[("add", {"a": 1, "b": 2})] * also]
+    assert await texts(calls, made("odd", run)) == ["Error: Tool execution failed", *["3"] * also]
 
 
 class Broken(Exception):
@@ -203,29 +226,6 @@ async def test_a_refusal_and_what_the_policy_did_wrong_are_messages_in_any_case(
     assert [message["content"][:22] for message in messages] == ["Error: closed", "Error: Unknown functio", "x" * 22]
 
 
-async def test_what_a_result_raises_when_it_is_written_is_a_message_too() -> None:
-    class Ending:
-        def __str__(self) -> str:
-            raise SystemExit
-
-    async def end(_: ToolContext) -> object:
-        return Ending()
-
-    assert await texts([("end", {})], made("end", end)) == ["Error: Tool execution failed"]
-
-
-async def test_a_tool_that_cancels_its_task_ends_its_own_call_only() -> None:
-    async def cancel(_: ToolContext) -> object:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        return await asyncio.Event().wait()
-
-    assert await texts([("cancel", {})], made("cancel", cancel)) == ["Error: Tool execution failed"]
-    both = [("cancel", {}), ("add", {"a": 1, "b": 2})]
-    assert await texts(both, made("cancel", cancel)) == ["Error: Tool execution failed", "3"]
-
-
 @pytest.mark.parametrize("count", [1, 2])
 async def test_no_tool_can_swallow_the_rollout_s_cancellation(count: int) -> None:
     running = asyncio.Event()
@@ -242,15 +242,6 @@ async def test_no_tool_can_swallow_the_rollout_s_cancellation(count: int) -> Non
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_a_deadline_passes_through_a_tool() -> None:
-    async def hang(_: ToolContext) -> object:
-        return await asyncio.Event().wait()
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await texts([("hang", {})], made("hang", hang))
 
 
 async def test_too_many_calls_run_no_tool() -> None:

@@ -133,16 +133,6 @@ async def test_tokens_are_counted_and_nothing_is_sampled(
     assert [way.calls for way in result.harness.asked] == [[3]]
 
 
-async def test_a_program_that_only_counts_is_no_sample(pool: Pool, door: DoorProcess, led_url: str) -> None:
-    session = await opened(pool, door, led_url)
-    async with client(session.url, session.key) as calls:
-        body = {"messages": [{"role": "user", "content": "do 0"}]}
-        assert (await calls.post("/v1/messages/count_tokens", json=body)).is_success
-    result = await session.end(reward=1.0)
-    assert result.failure is not None
-    assert (result.status, result.failure.category) == ("failed", "harness_lost")
-
-
 @pytest.mark.parametrize("whose", ["rollout", "agent"])
 async def test_a_program_s_own_sampling_parameters_count_where_the_rollout_says_so(
     pool: Pool, door: DoorProcess, asked: AskedPolicy, asked_url: str, whose: str

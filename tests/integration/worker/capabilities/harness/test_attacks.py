@@ -122,8 +122,14 @@ async def test_odd_tools_end_in_a_reply_or_in_a_refusal(
     assert (await session.end()).failure is None
 
 
-async def test_a_session_that_ends_without_a_call_says_so(pool: Pool, door: DoorProcess, led_url: str) -> None:
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_session_that_ends_without_a_call_says_so(
+    pool: Pool, door: DoorProcess, led_url: str, counts: bool
+) -> None:
+    """To have tokens counted is no call."""
     session = await opened(pool, door, led_url)
+    if counts:
+        assert (await posted(session, "/v1/messages/count_tokens", messages=[USER])).is_success
     result = await session.end()
     assert result.failure is not None
     assert (result.failure.category, result.samples) == ("harness_lost", [])

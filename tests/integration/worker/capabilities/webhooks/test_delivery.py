@@ -106,16 +106,3 @@ async def test_the_body_of_a_pushs_answer_is_not_read(pool: Pool, tokenizer: Cha
         (uid,) = await end(pool, receiver.url)
         assert await settled(pool, uid) == {"delivered": 1}
         assert len(receiver.exchanges) == 1
-
-
-async def test_a_push_is_not_redirected(pool: Pool, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, status(200)) as inner:
-        async with scripted_trainer(tokenizer, status(308, location=inner.url)) as outer:
-            (uid,) = await end(pool, outer.url)
-
-            async def tried_again() -> bool:
-                await Pushes(pool.store).retry(uid.rpartition("-")[0], 1)
-                return len(outer.exchanges) > 1
-
-            await until(tried_again)
-        assert inner.exchanges == []

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.options import RolloutSpec
@@ -10,16 +11,7 @@ from rolloutpool_worker.capabilities.engines.api import sampling_fields
 
 
 def spec(**sampling: Any) -> RolloutSpec:
-    return RolloutSpec.model_validate(
-        {
-            "rollout_id": "r",
-            "server_url": "http://e",
-            "messages": [],
-            "sampling_params": sampling,
-            "tokenizer_name": "t",
-            "protocol": "vllm",
-        }
-    )
+    return spec_of(protocol="vllm", sampling_params=sampling)
 
 
 def test_parameters_that_only_the_batch_knows_go_along() -> None:

@@ -10,6 +10,7 @@ import orjson
 import pytest
 import zstandard
 from numpy.typing import NDArray
+from tests.support.conversations import spec_of
 from tests.support.imitated_engine import experts_of, mask_of
 
 from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
@@ -37,8 +38,7 @@ UNUSABLE = AttachmentLack.UNUSABLE
 
 
 def spec(protocol: str, *attach: str, **sampling: Any) -> RolloutSpec:
-    fields = {"rollout_id": "r", "server_url": "http://e", "messages": [], "tokenizer_name": "t"}
-    return RolloutSpec.model_validate({**fields, "protocol": protocol, "attach": attach, "sampling_params": sampling})
+    return spec_of(protocol=protocol, attach=attach, sampling_params=sampling)
 
 
 def npy(array: NDArray[Any], version: tuple[int, int] | None = None) -> bytes:

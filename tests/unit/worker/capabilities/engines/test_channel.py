@@ -159,30 +159,6 @@ async def test_failures_are_repeated_because_an_engine_keeps_nothing(
     assert failed.value.retryable
 
 
-@BOTH
-async def test_a_model_that_the_engine_does_not_have(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, IDS) as engine:
-        channel = await channels.to(store, engine, protocol, model="another")
-        if protocol == "sglang":
-            # It serves one model, whatever it is called.
-            assert (await channel.sample(1, prompt())).ids == IDS
-            return
-        with pytest.raises(TrainerStatusError, match="another") as refused:
-            await channel.sample(1, prompt())
-    assert refused.value.http_status == 404
-
-
-async def test_sglang_that_cuts_a_prompt_without_a_word_is_noticed(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer
-) -> None:
-    async with sglang_server(tokenizer, IDS) as engine:
-        engine.cuts_to = 2
-        with pytest.raises(TrainerProtocolError, match="sampled from 2 prompt ids, sent were 3"):
-            await (await channels.to(store, engine, "sglang")).sample(1, prompt())
-
-
 def _set(reply: dict[str, Any], **values: Any) -> None:
     """Sets these keys, wherever the reply has them."""
     for holder in (reply, *reply.get("choices", ()), reply.get("meta_info", {})):
@@ -231,15 +207,6 @@ async def test_more_ids_than_were_asked_for_are_refused(
         engine.sample = lambda name, ids, most: sample(name, ids, 100)
         with pytest.raises(TrainerProtocolError, match="8 ids were sampled, 4 were asked for"):
             await channel.sample(1, prompt())
-
-
-async def test_a_version_without_spans_is_an_upper_bound(
-    store: Store, channels: Channels, tokenizer: ChatTokenizer
-) -> None:
-    async with sglang_server(tokenizer, IDS) as engine:
-        engine.sends_spans, engine.version = False, "12"
-        turn = await (await channels.to(store, engine, "sglang")).sample(1, prompt())
-    assert versions(turn) == [("<=12", IDS)]
 
 
 @pytest.mark.parametrize(

@@ -82,25 +82,6 @@ async def test_a_rollout_over_a_weight_update_with_aborts(
 
 
 @BOTH
-async def test_a_rollout_over_a_weight_update_with_a_pause(
-    worker: InsideWorker, store: Store, tokenizer: ChatTokenizer, protocol: str, server: Any
-) -> None:
-    async with server(tokenizer, ADD, ANSWER) as engine:
-        engine.paused.clear()
-        (uid,) = await worker.submit(server_url=engine.url, protocol=protocol, messages=MESSAGES)
-        ticket = asyncio.create_task(worker.take(uid))
-        await until(lambda: _asked(engine, 1))
-        if protocol == "vllm":
-            await until(lambda: _asked(engine, 4))
-        engine.version = "13"
-        engine.paused.set()
-        assert await ticket == "completed"
-        result = await worker.result(uid)
-    check_exact(result, engine, 1, 2)
-    assert result.attempt == 1
-
-
-@BOTH
 async def test_each_worker_goes_on_from_the_journal(
     worker: InsideWorker, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:
@@ -239,21 +220,6 @@ async def test_what_the_engine_refuses_is_reported(
     assert "unknown field" in result.failure.message
     # The turn before it stands.
     assert result.samples[0].response_ids == engine.ids_of(1)
-
-
-async def test_ids_beyond_the_vocabulary_are_refused(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with vllm_server(tokenizer, [5, tokenizer.vocab_size]) as engine:
-        result = await run(worker, engine, "vllm")
-    assert result.failure is not None
-    assert result.failure.category is Category.TRAINER_PROTOCOL_ERROR
-    assert result.samples == []
-
-
-async def test_a_sampling_parameter_of_the_channel_is_refused(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with vllm_server(tokenizer, ANSWER) as engine:
-        result = await run(worker, engine, "vllm", sampling_params={"n": 4})
-    assert result.failure is not None
-    assert result.failure.kind is FailureKind.REQUEST
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.conversations import spec_of
 
 from rolloutpool_common.errors import TrainerProtocolError
-from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, SampledCall, VersionSpan
 from rolloutpool_worker.capabilities.engines.sglang import GENERATE, SglangApi
 
@@ -27,16 +27,8 @@ POSTED = """
 
 
 def read(document: Any) -> SampledCall:
-    spec = {
-        "rollout_id": "r",
-        "server_url": "http://e",
-        "messages": [],
-        "sampling_params": {},
-        "tokenizer_name": "t",
-        "protocol": "sglang",
-    }
     data = document.encode() if isinstance(document, str) else orjson.dumps(document)
-    return SglangApi(RolloutSpec.model_validate(spec), []).read(GENERATE, ReplyReader(data, b"1,2", "turn 1"))
+    return SglangApi(spec_of(protocol="sglang"), []).read(GENERATE, ReplyReader(data, b"1,2", "turn 1"))
 
 
 def generated(**meta: Any) -> dict[str, Any]:

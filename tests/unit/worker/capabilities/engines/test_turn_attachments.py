@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.support.conversations import spec_of
+
 from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
 from rolloutpool_common.capabilities.engines.kept import PackedArray, PackedPiece, read_pieces
 from rolloutpool_common.capabilities.engines.wire import AttachmentKind, AttachmentsReport
@@ -13,8 +15,7 @@ ROUTED, MASK = AttachmentKind.ROUTED_EXPERTS, AttachmentKind.SAMPLING_MASK
 
 
 def spec(*attach: str, **fields: Any) -> RolloutSpec:
-    known = {"rollout_id": "r", "server_url": "http://e", "messages": [], "tokenizer_name": "t", "sampling_params": {}}
-    return RolloutSpec.model_validate({**known, "protocol": "vllm", "attach": attach, **fields})
+    return spec_of(protocol="vllm", attach=attach, **fields)
 
 
 def piece(turn: int, n: int = 2, kind: AttachmentKind = ROUTED, size: int = 1000, **more: Any) -> PackedPiece:

@@ -3,17 +3,13 @@
 import asyncio
 import contextlib
 import gzip
-import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 from tests.support.raw_server import answering
 
-from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.capabilities import foreign_environments
 from rolloutpool_worker.capabilities.foreign_environments.connections import (
     MOST_REPLY_BYTES,
     RedirectRefused,
@@ -39,12 +35,6 @@ async def read(connections: ServerConnections, url: str) -> int:
     response = await connections.send(httpx.Request("POST", url))
     async with contextlib.aclosing(response):
         return sum([len(part) async for part in response.aiter_bytes()])
-
-
-def test_no_environment_makes_connections_of_its_own() -> None:
-    made = re.compile(r"AiohttpTransport\(|Resolver\(|aiohttp\.Client\w+\(")
-    sources = Path(foreign_environments.__file__).parent.glob("*.py")
-    assert [path.stem for path in sources if made.search(path.read_text())] == ["connections"]
 
 
 async def test_what_was_never_used_is_closed() -> None:
@@ -106,30 +96,6 @@ async def test_one_that_hangs_while_it_is_connected_to_is_given_up(
             # Nothing was sent, so it cannot have had the request.
             with pytest.raises(httpx.ConnectTimeout):
                 await read(connections, url)
-
-
-async def test_one_that_dies_between_two_calls_and_comes_back_is_called_again() -> None:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-    async with connected() as connections:
-        async with answering(handle) as server:
-            assert [await read(connections, server.url) for _ in range(2)] == [2, 2]
-        with pytest.raises(httpx.ConnectError):
-            await read(connections, server.url)
-        async with answering(handle, port=server.port):
-            assert await read(connections, server.url) == 2
-
-
-async def test_an_address_that_is_not_allowed_is_never_called() -> None:
-    async with connected() as connections:
-        for url in ("http://169.254.169.254/", "http://10.0.0.1/", "http://elsewhere.example/"):
-            with pytest.raises(TargetRefused):
-                await read(connections, url)
-            with pytest.raises(TargetRefused):
-                await connections.open_websocket(url, {})
 
 
 def test_no_header_of_the_operators_speaks_for_another_attempt() -> None:

@@ -1,8 +1,8 @@
 """A resources server as an environment: seeded, called, verified, closed; and one that behaves badly."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -54,16 +54,25 @@ def address() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def served(server: ResourcesServer, **options: Any) -> Iterator[HttpEnvironment]:
+@asynccontextmanager
+async def served(server: ResourcesServer, **options: Any) -> AsyncIterator[HttpEnvironment]:
     ADDRESS.app = server.app
     options = {"crash": "restartable", "done_flag": True, **options}
-    yield HttpEnvironment("guess", HttpServer(url=f"{ADDRESS.url}/", **options), Targets.loopback())
+    environment = HttpEnvironment("guess", HttpServer(url=f"{ADDRESS.url}/", **options), Targets.loopback())
+    yield environment
+    await environment.aclose()
+
+
+@asynccontextmanager
+async def opened(server: ResourcesServer, row: Any = ROW) -> AsyncIterator[tuple[HttpEnvironment, Any]]:
+    """The environment behind a server, and a session of it."""
+    async with served(server) as environment:
+        yield environment, (await environment.open(row, SEED, "b-0", 1)).session
 
 
 async def test_a_session_is_seeded_called_verified_and_closed() -> None:
     server = ResourcesServer()
-    with served(server, headers={"X-Key": "k"}) as environment:
+    async with served(server, headers={"X-Key": "k"}) as environment:
         opened = await environment.open(ROW, SEED, "b-0", 1)
         (tool,) = checked_opening(opened).tools
         assert (tool.function.name, tool.function.parameters["required"]) == ("guess", ["number"])
@@ -78,12 +87,11 @@ async def test_a_session_is_seeded_called_verified_and_closed() -> None:
         assert verified["responses_create_params"] == ROW["responses_create_params"]
         assert verified["response"]["output"] == output_items(TRANSCRIPT)
         await environment.close(session)
-        await environment.aclose()
 
 
 async def test_a_later_attempt_ends_the_session_of_an_earlier_one() -> None:
     server = ResourcesServer()
-    with served(server) as environment:
+    async with served(server) as environment:
         old = await environment.open(ROW, SEED, "b-0", 1)
         await environment.open(ROW, SEED, "b-0", 2)
         assert len(server.sessions) == 1
@@ -95,7 +103,6 @@ async def test_a_later_attempt_ends_the_session_of_an_earlier_one() -> None:
         # Its close takes nothing away from the later one.
         await environment.close(old.session)
         assert len(server.sessions) == 1
-        await environment.aclose()
 
 
 @pytest.mark.parametrize(
@@ -110,10 +117,9 @@ async def test_a_later_attempt_ends_the_session_of_an_earlier_one() -> None:
     ],
 )
 async def test_what_a_refused_seed_means(manner: str, error: type[Exception], text: str) -> None:
-    with served(ResourcesServer(manners={"seed_session": manner})) as environment:
+    async with served(ResourcesServer(manners={"seed_session": manner})) as environment:
         with pytest.raises(error, match=text):
             await environment.open(ROW, SEED, "b-0", 1)
-        await environment.aclose()
 
 
 @pytest.mark.parametrize(
@@ -129,97 +135,83 @@ async def test_what_a_refused_seed_means(manner: str, error: type[Exception], te
 )
 async def test_what_a_failed_call_means(manner: str, text: str) -> None:
     server = ResourcesServer()
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
+    async with opened(server) as (environment, session):
         server.manners["guess"] = manner
         with pytest.raises(EnvironmentFault, match=text):
-            await environment.call(opened.session, "guess", {"number": 1})
+            await environment.call(session, "guess", {"number": 1})
         # At most once.
         assert server.seen["guess"] == 1
-        await environment.aclose()
 
 
 @pytest.mark.parametrize("status", ["400", "422"])
 async def test_the_policy_reads_what_the_server_says_of_its_call(status: str) -> None:
     server = ResourcesServer(manners={"guess": status})
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
-        assert (await environment.call(opened.session, "guess", {"number": 1})).content == "no"
+    async with opened(server) as (environment, session):
+        assert (await environment.call(session, "guess", {"number": 1})).content == "no"
         server.manners["guess"] = "garbage"
-        assert (await environment.call(opened.session, "guess", {"number": 1})).content == "\x00{["
-        await environment.aclose()
+        assert (await environment.call(session, "guess", {"number": 1})).content == "\x00{["
 
 
 async def test_a_server_that_counts_calls_and_forgets_a_session_is_found_out() -> None:
     """Otherwise all its later answers are wrong, and the reward of 0 is trained on."""
     server = ResourcesServer(counts=True)
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
-        await environment.call(opened.session, "guess", {"number": WRONG})
+    async with opened(server) as (environment, session):
+        await environment.call(session, "guess", {"number": WRONG})
         # A call that the server refuses is not counted.
         server.manners["guess"] = "422"
-        await environment.call(opened.session, "guess", {"number": WRONG})
+        await environment.call(session, "guess", {"number": WRONG})
         del server.manners["guess"]
-        await environment.call(opened.session, "guess", {"number": RIGHT})
-        assert (await environment.score(opened.session, TRANSCRIPT)).reward == 1.0
+        await environment.call(session, "guess", {"number": RIGHT})
+        assert (await environment.score(session, TRANSCRIPT)).reward == 1.0
         server.forget()
         said = "at /verify the server had answered 0 calls of this session, and 2 were made"
         with pytest.raises(EnvironmentLost, match=said) as raised:
-            await environment.score(opened.session, TRANSCRIPT)
+            await environment.score(session, TRANSCRIPT)
         assert raised.value.retryable
         with pytest.raises(EnvironmentLost, match="at /guess the server had answered 1 calls of this session, and 3"):
-            await environment.call(opened.session, "guess", {"number": WRONG})
-        await environment.aclose()
+            await environment.call(session, "guess", {"number": WRONG})
 
 
 @pytest.mark.parametrize("count", ["", "-", "9" * 6000, "1.0"])
 async def test_a_count_that_is_no_number_is_a_fault_for_good(count: str) -> None:
     server = ResourcesServer(counts=True, manners={"count": count})
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
+    async with opened(server) as (environment, session):
         with pytest.raises(EnvironmentFault, match="X-Session-Calls of /guess is no number") as raised:
-            await environment.call(opened.session, "guess", {"number": WRONG})
+            await environment.call(session, "guess", {"number": WRONG})
         assert not raised.value.retryable
-        await environment.aclose()
 
 
 async def test_after_a_call_that_was_given_up_nobody_knows_the_count() -> None:
     server = ResourcesServer(counts=True, manners={"guess": "hang"})
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
+    async with opened(server) as (environment, session):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await environment.call(opened.session, "guess", {"number": WRONG})
+                await environment.call(session, "guess", {"number": WRONG})
         del server.manners["guess"]
-        assert "guess 1" in (await environment.call(opened.session, "guess", {"number": WRONG})).content
-        await environment.aclose()
+        assert "guess 1" in (await environment.call(session, "guess", {"number": WRONG})).content
 
 
 @pytest.mark.parametrize("manner", ["500", "422", "garbage"])
 async def test_a_verify_that_fails_is_no_reward(manner: str) -> None:
     server = ResourcesServer(manners={"verify": manner})
-    with served(server) as environment:
-        opened = await environment.open(ROW, SEED, "b-0", 1)
+    async with opened(server) as (environment, session):
         with pytest.raises(EnvironmentFault, match="/verify"):
-            await environment.score(opened.session, TRANSCRIPT)
-        await environment.aclose()
+            await environment.score(session, TRANSCRIPT)
 
 
 async def test_a_reward_that_measures_nothing_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ResourcesServer()
-    with served(server) as environment:
-        opened = await environment.open(row(mask_sample=True, failure_kind="judge_down"), SEED, "b-0", 1)
+    async with opened(server, row(mask_sample=True, failure_kind="judge_down")) as (environment, session):
         with pytest.raises(EnvironmentFault, match=r"its reward measures nothing \(judge_down\)") as raised:
-            await environment.score(opened.session, TRANSCRIPT)
+            await environment.score(session, TRANSCRIPT)
         assert raised.value.retryable
-        await environment.aclose()
 
 
 @pytest.mark.parametrize("name", ["verify", "seed_session", "../admin", "a/b", "", "x" * 65, "a?b=c"])
 async def test_no_tool_leads_to_another_route(name: str) -> None:
     """The names come from whoever submits; the server and its key are the operator's."""
     server = ResourcesServer()
-    with served(server) as environment:
+    async with served(server) as environment:
         with pytest.raises(RequestFault):
             await environment.open({"responses_create_params": {"tools": [{"name": name}]}}, SEED, "b-0", 1)
         assert server.seen == {}
@@ -230,9 +222,8 @@ async def test_no_address_that_a_seed_returns_is_called() -> None:
     with serve_callback(elsewhere.app, [0]) as other:
         mcp = {"server_name": "x", "url_path": f"{other.url}/mcp", "transport": "http", "headers": {"Host": "x"}}
         server = ResourcesServer(seeded={"mcp": mcp, "url": other.url, "location": f"{other.url}/guess"})
-        with served(server) as environment:
+        async with served(server) as environment:
             opened = await environment.open(ROW, SEED, "b-0", 1)
             await environment.call(opened.session, "guess", {"number": 1})
             await environment.close(opened.session)
-            await environment.aclose()
     assert (server.seen["guess"], elsewhere.seen.total()) == (1, 0)

@@ -1,6 +1,7 @@
 """MCP servers as environments: the operator's entry, at most one call, and what is told to a server."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rolloutpool_common.errors import EnvironmentFault
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker import plugin_errors
 from rolloutpool_worker.capabilities.foreign_environments.mcp import McpEnvironment, McpServer
+from rolloutpool_worker.capabilities.foreign_environments.tool_servers import ToolServers
 from rolloutpool_worker.plugins import PluginBroken
 
 
@@ -113,7 +115,8 @@ async def test_one_that_cannot_be_connected_to_is_a_fault_that_is_logged(
     )
 
 
-def test_without_the_sdk_the_worker_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("made", [environment, lambda: ToolServers(Targets.loopback())], ids=["entry", "tool servers"])
+def test_without_the_sdk_the_worker_does_not_start(monkeypatch: pytest.MonkeyPatch, made: Callable[[], object]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PluginBroken, match="pip install 'mcp>=1"):
-        environment()
+        made()

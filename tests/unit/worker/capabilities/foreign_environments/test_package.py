@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolloutpool_common.errors import RequestFault
-from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentChoice
+from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_worker.capabilities.foreign_environments.package import PackageEnvironment, PackageGame, as_json
 from rolloutpool_worker.environments import EnvironmentHost, SessionLife, StepAnswer
 from rolloutpool_worker.plugins import PluginBroken
@@ -52,20 +52,6 @@ def echo(**entry: Any) -> Echo:
 def life_of(environment: Echo, task: str, seconds: float = 5.0) -> SessionLife:
     host = EnvironmentHost(seconds=seconds, result_bytes=1000)
     return SessionLife(environment, EnvironmentChoice(name="talk", task=task, seed=3), "b-0", 1, host)
-
-
-async def test_a_game_is_made_asked_scored_and_ended() -> None:
-    environment = echo(places=2)
-    assert (environment.crash, environment.places, environment.by_text) == (CrashEffect.RESTARTABLE, 2, True)
-    opened = await environment.open("game", 3, "b-0", 1)
-    assert opened.messages == [{"role": "user", "content": "Say something."}]
-    for text in ("hi", "hm", "end"):
-        answer = await environment.step(opened.session, text)
-        assert (answer.content, answer.done) == (f"game-3: {text}", text == "end")
-    score = await environment.score(opened.session, [])
-    assert (score.reward, score.parts) == (5.0, {})
-    await environment.close(opened.session)
-    assert environment.ended == ["game-3"]
 
 
 async def test_one_that_hangs_hurts_no_other_and_is_ended_when_it_returns() -> None:

@@ -15,7 +15,6 @@ from rolloutpool_common.protocol.environments import TOOL_SERVER, CrashEffect
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.foreign_environments.tool_servers import ToolServers
-from rolloutpool_worker.plugins import PluginBroken
 
 URL = "http://127.0.0.1:9/mcp"
 
@@ -82,12 +81,6 @@ async def test_an_address_that_is_refused_at_the_connection_is_no_failure_of_the
     server.refuses = [OSError("no route")]
     with pytest.raises(EnvironmentFault, match=r"environment tool_server_url: no session: OSError: no route"):
         await ToolServers(Targets.loopback()).open(URL, None, "b-0", 1)
-
-
-def test_without_the_sdk_the_worker_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PluginBroken, match="pip install 'mcp>=1"):
-        ToolServers(Targets.loopback())
 
 
 async def test_a_rollout_of_v1_has_the_servers_tools(

@@ -77,11 +77,6 @@ async def test_an_error_is_named_with_its_place_and_its_traceback_is_in_the_log(
     assert 'raise RuntimeError("secret detail")' in fields["exception"]
 
 
-async def test_wrong_options_are_the_requests_fault(host: GraderHost) -> None:
-    with pytest.raises(RequestFault, match="name an answer"):
-        await ask(host, graders.refuses)
-
-
 @pytest.mark.parametrize("grader", [graders.hangs, graders.disobeys], ids=lambda grader: grader.name)
 async def test_one_that_hangs_is_left_alone_when_its_time_is_over(host: GraderHost, grader: Grader) -> None:
     start = time.monotonic()

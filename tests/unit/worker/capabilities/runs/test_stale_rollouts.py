@@ -57,12 +57,38 @@ class TestStaleness:
         self.status = await status_of(store, uid)
         return outcome
 
-    async def test_as_long_as_it_is_fresh_enough_it_goes_on(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    @pytest.mark.parametrize(
+        ("on_stale", "announced", "outcome", "staleness", "stale", "counted"),
+        [
+            (OnStale.DROP, (11, 12, 12), "completed", 2, None, {}),
+            # Too old at its end.
+            (OnStale.DROP, (11, 12, 13), "cancelled", 3, StaleEnd.DROPPED, {"dropped": 1}),
+            (OnStale.FINISH, (13,), "completed", 3, StaleEnd.FINISHED, {"finished": 1}),
+            # It begins again, with new weights.
+            (OnStale.RESTART, (13,), "completed", 0, None, {"restarted": 1}),
+        ],
+        ids=["fresh", "dropped", "finished", "restarted"],
+    )
+    async def test_what_becomes_of_a_rollout_over_updates(
+        self,
+        inside: InsideWorker,
+        store: Store,
+        tokenizer: ChatTokenizer,
+        on_stale: OnStale,
+        announced: tuple[int, ...],
+        outcome: str,
+        staleness: int,
+        stale: StaleEnd | None,
+        counted: dict[str, int],
     ) -> None:
-        assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 12, 12) == "completed"
-        assert (self.result.staleness, self.result.stale, self.status.stale) == (2, None, {})
-        assert "stale_versions" not in self.result.model_dump_json()
+        assert await self.run_over_updates(inside, store, tokenizer, on_stale, *announced) == outcome
+        assert (self.result.staleness, self.result.stale, self.status.stale) == (staleness, stale, counted)
+        restarted = on_stale is OnStale.RESTART
+        assert [sample.version_min for sample in self.result.samples] == [13 if restarted else 10] * (
+            outcome == "completed"
+        )
+        assert (self.result.num_llm_calls, self.result.attempt) == (3, 1 + restarted)
+        assert ("stale_versions" in self.result.model_dump_json()) is (stale is not None)
 
     async def test_what_becomes_too_old_is_dropped_at_its_next_call(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
@@ -78,29 +104,6 @@ class TestStaleness:
         assert [turn.policy_version for turn in result.turns] == ["10", "10"]
         assert self.status.stale == {"dropped": 1}
         assert (await store.totals.read()).totals["stale:dropped"] == 1
-
-    async def test_what_is_too_old_at_its_end_is_dropped_too(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        assert await self.run_over_updates(inside, store, tokenizer, OnStale.DROP, 11, 12, 13) == "cancelled"
-        assert (self.result.stale, self.result.samples) == (StaleEnd.DROPPED, [])
-
-    async def test_it_may_finish_and_says_that_it_is_stale(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        assert await self.run_over_updates(inside, store, tokenizer, OnStale.FINISH, 13) == "completed"
-        assert (self.result.staleness, self.result.stale) == (3, StaleEnd.FINISHED)
-        assert self.status.stale == {"finished": 1}
-        assert self.result.samples
-
-    async def test_it_may_begin_again_with_new_weights(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        assert await self.run_over_updates(inside, store, tokenizer, OnStale.RESTART, 13) == "completed"
-        (sample,) = self.result.samples
-        assert (sample.version_min, self.result.staleness, self.result.stale) == (13, 0, None)
-        assert (self.result.num_llm_calls, self.result.attempt) == (3, 2)
-        assert self.status.stale == {"restarted": 1}
 
     async def test_an_engine_that_keeps_old_weights_ends_the_restarts(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -145,17 +145,29 @@ async def ended(store: Store, url: str, count: int, owner: str = OWNER) -> None:
         await store.rollouts.finish(claimed, result_of(claimed))
 
 
-async def test_a_receiver_that_hangs_delays_no_other(store: Store, tokenizer: ChatTokenizer) -> None:
-    """More of its pushes are due than a worker makes at once, and all of them before the good one's."""
+@asynccontextmanager
+async def pushing(store: Store) -> AsyncIterator[asyncio.Task[None]]:
+    """A sender that runs until the block ends."""
     # Patient: with a timeout of seconds, pushes that hang end and are made again while a loaded machine runs the test.
     transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=60)
+    async with aclosing(transport):
+        running = asyncio.create_task(WebhookSender(store, transport).run())
+        try:
+            yield running
+        finally:
+            # Also where a test fails: the receiver that hangs would keep it for as long as it is asked.
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+async def test_a_receiver_that_hangs_delays_no_other(store: Store, tokenizer: ChatTokenizer) -> None:
+    """More of its pushes are due than a worker makes at once, and all of them before the good one's."""
     async with (
-        aclosing(transport),
         scripted_trainer(tokenizer, hang()) as bad,
         scripted_trainer(tokenizer, status(204)) as good,
+        pushing(store) as running,
     ):
-        sender = WebhookSender(store, transport)
-        running = asyncio.create_task(sender.run())
 
         async def round_seconds() -> float:
             """How long it takes to push more to the good receiver than its share."""
@@ -169,34 +181,23 @@ async def test_a_receiver_that_hangs_delays_no_other(store: Store, tokenizer: Ch
             await until(all_came)
             return time.monotonic() - begun
 
-        try:
-            # About 0.3 s; more on a loaded machine.
-            alone = await round_seconds()
-            await ended(store, bad.url, AT_ONCE + 8)
+        # About 0.3 s; more on a loaded machine.
+        alone = await round_seconds()
+        await ended(store, bad.url, AT_ONCE + 8)
 
-            async def bad_has_its_share() -> bool:
-                return len(bad.exchanges) >= SHARE
+        async def bad_has_its_share() -> bool:
+            return len(bad.exchanges) >= SHARE
 
-            await until(bad_has_its_share)
-            for _ in range(3):
-                # A push that hangs takes 30 s.
-                assert await round_seconds() < 1.5 + 4 * alone
-            assert len(bad.exchanges) == SHARE
-            assert not running.done()
-        finally:
-            # Also where it fails: the receiver that hangs would keep the test for as long as it is asked.
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
+        await until(bad_has_its_share)
+        for _ in range(3):
+            # A push that hangs takes 30 s.
+            assert await round_seconds() < 1.5 + 4 * alone
+        assert len(bad.exchanges) == SHARE
+        assert not running.done()
 
 
 async def test_an_owner_whose_receivers_all_hang_leaves_room_for_others(store: Store, tokenizer: ChatTokenizer) -> None:
-    transport = AiohttpTransport(Resolver(Targets.loopback()), timeout=60)
-    async with (
-        aclosing(transport),
-        scripted_trainer(tokenizer, hang()) as bad,
-        scripted_trainer(tokenizer, status(204)) as good,
-    ):
+    async with scripted_trainer(tokenizer, hang()) as bad, scripted_trainer(tokenizer, status(204)) as good:
 
         async def came(pushes: int) -> bool:
             return len(good.exchanges) == pushes
@@ -204,18 +205,11 @@ async def test_an_owner_whose_receivers_all_hang_leaves_room_for_others(store: S
         # Each path is a receiver; with their shares alone they would take all places of a worker.
         for path in range(AT_ONCE // SHARE):
             await ended(store, f"{bad.url}/{path}", SHARE)
-        sender = WebhookSender(store, transport)
-        running = asyncio.create_task(sender.run())
-        try:
+        async with pushing(store):
             for number in range(1, 4):
                 await ended(store, good.url, 1, owner="another")
                 await until(partial(came, number), 30)
             assert len(bad.exchanges) == OWNER_SHARE
-        finally:
-            # Also where it fails: the receivers that hang would keep the test for as long as they are asked.
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
 
 
 async def test_nothing_is_asked_while_nothing_is_to_be_pushed(
