@@ -3,8 +3,6 @@
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
-from tests.support.durable_redis import durable_redis
-from tests.support.secrets import SECRETS
 from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.capabilities.osmosis.leases import LeaseLook, LeaseOutcome, PollingLeases, new_lease
@@ -244,18 +242,6 @@ async def test_an_owner_reaches_their_own_alone(store: Store) -> None:
     assert await PollingLeases(store).status(theirs.rpartition("-")[0]) is RolloutStatus.QUEUED
 
 
-async def test_a_cancel_says_where_each_stood(store: Store) -> None:
-    queued, _ = await leased(store, "a")
-    running, _ = await leased(store, "b")
-    ended, _ = await leased(store, "c")
-    await claim(store, running)
-    await store.rollouts.cancel(ended)
-    cancelled = await PollingLeases(store).cancel([queued, running, ended])
-    assert cancelled == {queued: RolloutStatus.QUEUED, running: RolloutStatus.RUNNING}
-    assert await PollingLeases(store).cancel([queued]) == {}
-    assert await PollingLeases(store).live(OWNER) == {}
-
-
 async def test_what_is_refused_leaves_no_lease(store: Store, raw: Redis) -> None:
     batch = new_batch([{"rollout_id": "r"}], key=KEY, v1=True, asks={"osmosis": new_lease(9)[1]})
     with pytest.raises(TooManyOpen):
@@ -269,20 +255,6 @@ async def test_one_that_was_cancelled_before_its_submit_has_no_lease(store: Stor
     assert (await result(store, uid)).status is RolloutStatus.CANCELLED
     assert (await PollingLeases(store).look(OWNER, KEY, token)).status is RolloutStatus.CANCELLED
     assert not await raw.exists("rp:leases:polled")
-
-
-async def test_a_killed_redis_has_lease_and_rollout_still() -> None:
-    with durable_redis() as server:
-        store = Store.open(server.url, secrets=SECRETS)
-        try:
-            uid, token = await leased(store)
-            server.kill()
-            server.start()
-            look = await PollingLeases(store).look(OWNER, KEY, token)
-            assert (look.outcome, look.batch_id) == (LeaseOutcome.OK, uid.rpartition("-")[0])
-            assert await PollingLeases(store).live(OWNER) == {"r": uid}
-        finally:
-            await store.close()
 
 
 def test_tokens_are_long_and_random() -> None:

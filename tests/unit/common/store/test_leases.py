@@ -1,6 +1,6 @@
 """Leases: a batch that nobody reads is cancelled, and no gap in anybody's view counts as silence."""
 
-from tests.support.batches import OWNER, claim, new_batch, submit, uids_of
+from tests.support.batches import OWNER, batch_of, claim, new_batch, status_of, submit, uids_of
 from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.protocol.batch import CancelCause
@@ -32,8 +32,7 @@ async def test_a_batch_that_nobody_reads_is_cancelled(store: Store) -> None:
     assert await store.rollouts.claim(uids_of(batch)[0], "w1") == "ended"
     assert await store.connection.redis.smembers("rp:cancelling") == {batch.batch_id.encode()}
     assert await store.batches.cancel(batch.batch_id, CancelCause.LEASE) == 2
-    status = await store.batches.status(batch.batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch.batch_id)
     assert status.cancel_cause is CancelCause.LEASE
     assert (await store.totals.read()).totals["cancelled_for:lease"] == 1
     await claim(store, uids_of(plain)[0])
@@ -134,4 +133,4 @@ async def test_is_held_by(store: Store) -> None:
     (plain,) = await submit(store)
     assert await store.leases.is_held_by(batch.batch_id, OWNER)
     assert not await store.leases.is_held_by(batch.batch_id, "admin")
-    assert not await store.leases.is_held_by(plain.rpartition("-")[0], OWNER)
+    assert not await store.leases.is_held_by(batch_of(plain), OWNER)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 from fakeredis import FakeAsyncRedis, FakeServer
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import claim, new_batch, result_of, status_of, submit, uids_of, view_of
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
@@ -30,14 +30,12 @@ def waiting(endpoint: str = URL, *, next_in_s: float = 5.0) -> Waiting:
 
 async def read(store: Store, batch_id: str) -> list[Waiting]:
     """What the trainers' part of a batch's state says; the rest is in `test_pool_waits`."""
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch_id)
     return [found for found in status.waiting if found.endpoint]
 
 
 async def own(store: Store, uid: str) -> Waiting | None:
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.waiting
 
 
