@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.batches import announce, batch_of, claim, new_batch, result_of, state_of, submit, uids_of, view_of
+from tests.support.batches import announce, batch_of, claim, new_batch, result_of, status_of, submit, uids_of, view_of
 from tests.support.durable_redis import DurableRedis, durable_redis
 from tests.support.journals import observation_record, turn_record
 
@@ -72,7 +72,7 @@ async def test_a_claim_that_was_forgotten_is_made_again(server: DurableRedis, st
     assert (await store.workers.tokens("w1"))[uid] == held.token
     assert await store.rollouts.claim(uid, "w2") == ClaimRefused("taken")
     await store.rollouts.finish(held, result_of(held))
-    status = await state_of(store, held.batch_id)
+    status = await status_of(store, held.batch_id)
     assert (status.counts[RolloutStatus.RUNNING], status.counts[RolloutStatus.COMPLETED]) == (0, 1)
 
 
