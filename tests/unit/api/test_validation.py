@@ -138,6 +138,7 @@ def test_faults_around_the_rollouts(changes: dict[str, Any], paths: list[str]) -
         ({"host": "t", "base_port": 0, "extra": 1}, ["trainer.base_port", "trainer.extra"]),
         ({"server_urls": []}, ["trainer.server_urls"]),
         ({"server_urls": ["http://t", 5]}, ["trainer.server_urls[1]"]),
+        ({"server_urls": ["http://", "https://ok", "ftp://x"]}, ["trainer.server_urls"]),
         ({"server_urls": ["http://t"], "host": "t"}, ["trainer.host"]),
     ],
 )

@@ -51,11 +51,6 @@ async def test_all_together_take_no_more_than_is_allowed(store: Store, raw: Any)
     assert set(await raw.hkeys("rp:pieces")) == {OTHER.encode(), b"12" * 32}
 
 
-async def test_the_capacity_counts_them(store: Store, raw: Any) -> None:
-    assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
-    assert sum(map(int, await raw.hvals("rp:pieces"))) == len(WRITTEN)
-
-
 async def test_what_is_used_stays_and_what_was_used_longest_ago_makes_room(store: Store, raw: Any) -> None:
     older, old, used, new = (f"{n}" * 64 for n in range(4))
     most = 3 * len(WRITTEN)
