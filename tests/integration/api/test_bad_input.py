@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.support.api_requests import batch, v1_request
 from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 JSON = {"content-type": "application/json"}
 
@@ -122,11 +122,7 @@ async def test_a_caller_that_leaves_in_mid_body_is_one_line(api: Api, caplog: py
                 await sender.drain()
                 await asyncio.sleep(0.1)
                 sender.close()
-
-                async def said() -> bool:
-                    return any(line["event"] == "caller left in mid-body" for line in logged)
-
-                await until(said)
+                await until_true(lambda: any(line["event"] == "caller left in mid-body" for line in logged))
                 await asyncio.sleep(0.1)
             lines = [line for line in logged if line["event"] not in ("redis setting", "reconciled")]
             assert lines == [{"event": "caller left in mid-body", "log_level": "info", "path": path, "received": 1}]

@@ -6,7 +6,7 @@ import time
 import redis
 from tests.support.batches import announce, claim, submit, view_of
 from tests.support.inside_api import running_api
-from tests.support.waiting import eventually, until
+from tests.support.waiting import eventually, until_true
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.process_end import ProcessEnd
@@ -17,11 +17,7 @@ async def test_a_busy_loop_costs_neither_the_lead_nor_time(redis_url: str) -> No
     store = Store.open(redis_url)
     with redis.Redis.from_url(redis_url) as raw:
         async with running_api(redis_url):
-
-            async def leads() -> bool:
-                return bool(raw.get("rp:leader"))
-
-            await until(leads)
+            await until_true(lambda: raw.get("rp:leader"))
             leader = raw.get("rp:leader")
             (uid,) = await submit(store)
             await announce(store, "w")

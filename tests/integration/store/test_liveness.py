@@ -18,7 +18,7 @@ from tests.support.batches import announce, claim, declare_dead, submit
 from tests.support.durable_redis import durable_redis
 from tests.support.forked_worker import ForkedWorker
 from tests.support.light_worker import start_light_worker
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import Store, StoreError
@@ -114,11 +114,7 @@ async def test_a_killed_worker_is_noticed_in_two_seconds(redis_url: str) -> None
         await claim(store, uid, "b")
         killed = time.monotonic()
         workers["b"].kill()
-
-        async def removed() -> bool:
-            return watcher.removals == [Removal(requeued=1)]
-
-        await until(removed, 15)
+        await until_true(lambda: watcher.removals == [Removal(requeued=1)], 15)
         assert set(watcher.deaths) == {"b"}
         assert 1.5 <= watcher.deaths["b"] - killed < 3.5
         assert (await claim(store, uid, "a")).crashes == 1
@@ -202,11 +198,7 @@ async def test_a_restart_of_redis_ends_only_who_ended() -> None:
             await asyncio.sleep(RESTARTED_SECONDS + 2)
             assert watcher.deaths == {}
             workers["c"].send_signal(signal.SIGCONT)
-
-            async def found() -> bool:
-                return bool(watcher.deaths)
-
-            await until(found, 30)
+            await until_true(lambda: watcher.deaths, 30)
             await asyncio.sleep(2)
             assert set(watcher.deaths) == {"b"}
 
@@ -235,11 +227,7 @@ async def test_a_worker_with_a_supervisor_that_says_nothing_has_ten_seconds(redi
         await asyncio.sleep(5)
         assert watcher.deaths == {}
         await store.workers.report_end("b", ProcessEnd.of(-9))
-
-        async def found() -> bool:
-            return set(watcher.deaths) == {"b"}
-
-        await until(found, 2)
+        await until_true(lambda: set(watcher.deaths) == {"b"}, 2)
 
 
 async def test_a_new_leader_finishes_what_the_last_one_began(store: Store, other: Store, redis_url: str) -> None:
