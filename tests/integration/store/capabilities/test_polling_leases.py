@@ -242,6 +242,18 @@ async def test_an_owner_reaches_their_own_alone(store: Store) -> None:
     assert await PollingLeases(store).status(theirs.rpartition("-")[0]) is RolloutStatus.QUEUED
 
 
+async def test_a_cancel_says_where_each_stood(store: Store) -> None:
+    queued, _ = await leased(store, "a")
+    running, _ = await leased(store, "b")
+    ended, _ = await leased(store, "c")
+    await claim(store, running)
+    await store.rollouts.cancel(ended)
+    cancelled = await PollingLeases(store).cancel([queued, running, ended])
+    assert cancelled == {queued: RolloutStatus.QUEUED, running: RolloutStatus.RUNNING}
+    assert await PollingLeases(store).cancel([queued]) == {}
+    assert await PollingLeases(store).live(OWNER) == {}
+
+
 async def test_what_is_refused_leaves_no_lease(store: Store, raw: Redis) -> None:
     batch = new_batch([{"rollout_id": "r"}], key=KEY, v1=True, asks={"osmosis": new_lease(9)[1]})
     with pytest.raises(TooManyOpen):

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.support.batches import OWNER, TOKENIZER, submit
 
 from rolloutpool_common.store import Store
@@ -10,12 +9,6 @@ from rolloutpool_common.store.pieces import KEPT_SECONDS, WRITING_SECONDS, Wante
 
 OTHER = "ef" * 32
 WRITTEN = b"gzip of " * 10
-
-
-@pytest.fixture
-def raw(store: Store) -> Any:
-    """Redis itself."""
-    return store.pieces._redis
 
 
 async def test_one_worker_at_a_time_is_told_to_write(store: Store, other: Store, raw: Any) -> None:

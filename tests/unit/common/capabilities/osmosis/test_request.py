@@ -53,7 +53,10 @@ def test_a_name_is_one_segment_of_a_path(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"rollout_id": ...},
         {"initial_messages": []},
+        {"initial_messages": "q"},
+        {"agent_timeout_sec": "soon"},
         {"initial_messages": [{"role": "robot"}]},
         {"chat_completions_url": "ftp://x"},
         {"chat_completions_url": "http://"},

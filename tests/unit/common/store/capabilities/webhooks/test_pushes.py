@@ -18,12 +18,6 @@ TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 
 
 @pytest.fixture
-def raw(store: Store) -> Any:
-    """The server itself."""
-    return Pushes(store)._redis
-
-
-@pytest.fixture
 async def uid(store: Store) -> str:
     """A rollout that has ended and is to be pushed."""
     (ended,) = await submit(store, asks={"webhooks": TO})
