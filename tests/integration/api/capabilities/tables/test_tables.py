@@ -11,7 +11,7 @@ from tests.support.scripted_worker import ScriptedWorker, run_v1
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, Sample, SampleSegment, Spans, StopToken, TurnSummary
-from rolloutpool_common.protocol.rows import ROW_FIELDS, RowPage
+from rolloutpool_common.protocol.rows import ENDED_FIELDS, ROW_FIELDS, RowPage, row_values
 
 FAILURE = Failure(
     kind=FailureKind.INFRA,
@@ -56,7 +56,7 @@ async def test_live_and_ended_rows(client: httpx.AsyncClient, worker: ScriptedWo
     uids = await submit(client, document)
     before = time.time() * 1000 - 60_000
     claim = await worker.claim(uids[1])
-    await worker.end(
+    result = await worker.end(
         uids[2],
         samples=[SAMPLE],
         alignment=Alignment.FORKED,
@@ -84,43 +84,14 @@ async def test_live_and_ended_rows(client: httpx.AsyncClient, worker: ScriptedWo
     assert (running["status"], running["worker"], running["attempt"]) == ("running", "w1", 1)
     assert before < running["claimed_ms"] <= page.now_ms
     assert before < page.created_ms <= ended["claimed_ms"] <= ended["ended_ms"] <= page.now_ms
-    assert ended | {"claimed_ms": 0, "ended_ms": 0} == {
-        "index": 2,
-        "uid": uids[2],
-        "group": "mine",
-        "ended_ms": 0,
-        "claimed_ms": 0,
-        "status": "completed",
-        "rollout_id": "mine-2",
-        "finish_reason": "stop",
-        "kind": None,
-        "category": None,
-        "message": None,
-        "alignment": "forked",
-        "drift": ["edited", "thinking_stripped"],
-        "drifted_turns": 3,
-        "warnings": ["zero_logprobs"],
-        "turns": 1,
-        "tool_calls": 1,
-        "samples": 1,
-        "sampled_tokens": 2,
-        "tokens": 6,
-        "max_context_tokens": 5,
-        "queued_ms": 1.2,
-        "tokenizer_ms": 0.0,
-        "llm_ms": 4.6,
-        "tools_ms": 0.0,
-        "total_ms": 10.0,
-        "attempt": 1,
-        "worker": "w1",
-        "policy_versions": ["step-7"],
-        "mean_logprob": -0.375,
-        "response_lengths": [3],
-        "reward": None,
-        "tool_errors": 0,
-        "loop_ms": None,
-        "redis_ms": None,
-    }
+    made = dict(zip(list(ENDED_FIELDS)[2:], row_values(result), strict=True))
+    assert {name: ended[name] for name in made} == {**made, "worker": "w1"}
+    assert (ended["index"], ended["uid"], ended["group"], ended["attempt"]) == (2, uids[2], "mine", 1)
+    assert (ended["status"], ended["rollout_id"], ended["alignment"]) == ("completed", "mine-2", "forked")
+    assert (ended["drift"], ended["drifted_turns"], ended["tool_errors"]) == (["edited", "thinking_stripped"], 3, 0)
+    assert (ended["turns"], ended["samples"], ended["sampled_tokens"], ended["tokens"]) == (1, 1, 2, 6)
+    assert (ended["queued_ms"], ended["llm_ms"], ended["total_ms"], ended["loop_ms"]) == (1.2, 4.6, 10.0, None)
+    assert (ended["mean_logprob"], ended["response_lengths"], ended["policy_versions"]) == (-0.375, [3], ["step-7"])
     assert (failed["kind"], failed["category"], failed["message"]) == ("infra", "network_error", FAILURE.message[:300])
     assert (failed["samples"], failed["mean_logprob"]) == (0, None)
     assert claim.uid == uids[1]
