@@ -172,12 +172,13 @@ async def test_on_every_route_what_is_others_looks_like_what_is_missing(locked: 
     reads = [path for method, path in calls if method == "GET"]
     found = [path for path in reads if (await ask("ann", "GET", path, mine, "steps")).is_success]
     assert len(found) >= 9
+    unknown = (f"{mine}-7", f"{mine}-10", mine, "x", "b-1-2", "%00")
     for path in found:
         assert (await ask("ann-read", "GET", path, mine, "steps")).is_success, path
         # A run is its owner's alone; all else an administrator reads too.
         assert (await ask("boss", "GET", path, mine, "steps")).is_success is not path.startswith("/v1/runs/"), path
-        for nothing in (f"{mine}-7", f"{mine}-10", mine, "x", "b-1-2", "%00") if "{rollout_id}" in path else ():
-            url = path.format(rollout_id=nothing, part="x")
+        for name in unknown if path.startswith("/v1/rollouts/") else ():
+            url = path.format(rollout_id=name, uid=name, part="x")
             assert (await client.get(url, headers=auth("ann"))).status_code == 404, url
     missing, unnamed = "b" + "0" * 32, "others"
     for method, path in calls:

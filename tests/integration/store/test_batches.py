@@ -83,12 +83,9 @@ async def test_pages_cover_every_result_once_while_more_arrive(store: Store, oth
     uids = await submit(store, 100)
     batch_id = batch_of(uids[0])
 
-    async def finish(uid: str) -> None:
-        await finish(other, uid)
-
     async def finish_all() -> None:
         for start in range(0, 100, 10):
-            await asyncio.gather(*(finish(uid) for uid in uids[start : start + 10]))
+            await asyncio.gather(*(finish(other, uid) for uid in uids[start : start + 10]))
 
     found: list[str] = []
     cursors: list[str] = []

@@ -98,7 +98,7 @@ async def watched(
     url: str, *, workers_url: str | None = None, stalled_s: float = STALLED_SECONDS, **environment: str
 ) -> AsyncIterator[tuple[dict[str, ForkedWorker], Watcher, Store]]:
     """Light workers whom a watcher has seen; they may reach Redis by another URL."""
-    with living(workers_url or url, **environment) as workers:
+    with living(workers_url or url, NAMES, **environment) as workers:
         async with watching(url, stalled_s) as (watcher, store):
             await listed(store)
             yield workers, watcher, store
