@@ -7,10 +7,11 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.protocol.batch import Priority
+from rolloutpool_common.protocol.batch import BatchStatus, Priority
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
+from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.announcements import Announcement
@@ -115,6 +116,32 @@ def result_of(claimed: Claim, **changes: Any) -> RolloutResult:
         "tokenizer": {"tokenizer_sha256": TOKENIZER},
     }
     return RolloutResult(**{**fields, **changes})
+
+
+async def finish(store: Store, uid: str, worker: str = "w1", **changes: Any) -> Claim:
+    """Claims and completes a rollout, with `changes` to its result; returns the claim."""
+    claimed = await claim(store, uid, worker)
+    await store.rollouts.finish(claimed, result_of(claimed, **changes))
+    return claimed
+
+
+def batch_of(uid: str) -> str:
+    """The id of a rollout's batch."""
+    return uid.rpartition("-")[0]
+
+
+async def view_of(store: Store, uid: str) -> RolloutView:
+    """What is shown of a rollout that must be there."""
+    view = await store.rollouts.view(uid, OWNER)
+    assert view is not None
+    return view
+
+
+async def status_of(store: Store, name: str) -> BatchStatus:
+    """The status of a batch that must be there, by its id or by the uid of one of its rollouts."""
+    status = await store.batches.status(name.partition("-")[0], OWNER)
+    assert status is not None
+    return status
 
 
 async def announce(

@@ -1,7 +1,7 @@
 """Waiting for a condition with a deadline, instead of sleeping and hoping.
 
-`eventually` is for tests that run in a thread of their own, `until` for tests inside an event loop. Both look every
-20 ms, return as soon as the condition holds, and fail the test when the deadline passes.
+`eventually` is for tests that run in a thread of their own, `until` and `until_true` for tests inside an event loop.
+All look every 20 ms, return as soon as the condition holds, and fail the test when the deadline passes.
 """
 
 import asyncio
@@ -41,3 +41,12 @@ async def until(look: Callable[[], Awaitable[T | None]], seconds: float = 20.0) 
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds} s"
         await asyncio.sleep(INTERVAL)
     return found
+
+
+async def until_true(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits until a condition holds that is seen without awaiting anything; as `until` otherwise."""
+
+    async def look() -> bool:
+        return bool(condition())
+
+    await until(look, seconds)

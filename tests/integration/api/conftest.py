@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import redis.asyncio
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.secrets import SECRETS
@@ -28,6 +29,15 @@ async def store(redis_url: str) -> AsyncIterator[Store]:
     opened = Store.open(redis_url, secrets=SECRETS)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def raw(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """Redis itself, whose memory may be limited: it has no limit afterwards."""
+    opened = redis.asyncio.Redis.from_url(redis_url)
+    yield opened
+    await opened.config_set("maxmemory", 0)
+    await opened.aclose()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ KEYS = {
     for name, scopes in {
         "ann": [KeyScope.SUBMIT, KeyScope.READ],
         "ann-2": [KeyScope.SUBMIT, KeyScope.READ],
+        "ann-read": [KeyScope.READ],
         "bob": [KeyScope.SUBMIT, KeyScope.READ],
         "team-read": [KeyScope.READ],
         "team-submit": [KeyScope.SUBMIT],
@@ -101,6 +102,8 @@ async def test_without_a_good_key_the_answer_is_401(client: httpx.AsyncClient) -
 
 
 async def test_each_route_wants_its_scope(client: httpx.AsyncClient) -> None:
+    ended = (await submit(client, "team-submit", count=1))["batch_id"]
+    await client.delete(f"/v1/batches/{ended}", headers=auth("team-submit"))
     for method, path, needs in [
         ("POST", "/v1/batches", "submit"),
         ("GET", "/v1/batches/{b}", "read"),
@@ -112,7 +115,11 @@ async def test_each_route_wants_its_scope(client: httpx.AsyncClient) -> None:
         ("GET", "/v1/rollouts/{b}-0/history", "read"),
         ("GET", "/v1/rollouts/{b}-0/annotations", "read"),
         ("POST", "/v1/batches/{b}/annotations", "submit"),
+        ("POST", "/v1/batches/{b}/regrades", "submit"),
+        ("POST", "/v1/rollouts/{b}-0/fork", "submit"),
         ("PUT", "/v1/runs/{b}/policy_version", "submit"),
+        ("POST", "/v1/runs/{b}/pause", "submit"),
+        ("POST", "/v1/runs/{b}/resume", "submit"),
         ("GET", "/v1/rollouts/{b}-0", "read"),
         ("DELETE", "/v1/rollouts/{b}-0", "submit"),
         ("DELETE", "/v1/batches/{b}", "submit"),
@@ -124,8 +131,6 @@ async def test_each_route_wants_its_scope(client: httpx.AsyncClient) -> None:
         ("POST", "/v1/preflight", "submit"),
         ("GET", "/metrics", "metrics"),
     ]:
-        ended = (await submit(client, "team-submit", count=1))["batch_id"]
-        await client.delete(f"/v1/batches/{ended}", headers=auth("team-submit"))
         for name in ("team-submit", "team-read", "team-metrics", "boss"):
             response = await client.request(method, path.format(b=ended), headers=auth(name))
             allowed = name in (f"team-{needs}", "boss")
@@ -134,33 +139,13 @@ async def test_each_route_wants_its_scope(client: httpx.AsyncClient) -> None:
                 assert "lacks the scope" in response.json()["error"]["message"]
 
 
-async def test_everybody_sees_their_own_and_an_admin_sees_all(client: httpx.AsyncClient) -> None:
+async def test_a_name_means_each_one_s_own_rollout(client: httpx.AsyncClient) -> None:
     named = [{"messages": [{"role": "user", "content": "x"}], "rollout_id": "same"}]
-    of_ann = await submit(client, "ann", rollouts=named)
-    of_bob = await submit(client, "bob", rollouts=named)
-    for mine, me, other in ((of_ann, "ann", "bob"), (of_bob, "bob", "ann")):
-        batch_id, uid = mine["batch_id"], mine["rollouts"][0]
-        for tail in ("", "/results", "/groups", "/events"):
-            assert (await client.get(f"/v1/batches/{batch_id}{tail}", headers=auth(other))).status_code == 404
-        assert (await client.get(f"/v1/rollouts/{uid}", headers=auth(other))).status_code == 404
-        assert (await client.delete(f"/v1/rollouts/{uid}", headers=auth(other))).status_code == 404
-        assert (await client.delete(f"/v1/batches/{batch_id}", headers=auth(other))).status_code == 404
-        for reader in (me, "boss"):
-            status = (await client.get(f"/v1/batches/{batch_id}", headers=auth(reader))).json()
-            assert status["counts"]["queued"] == 1
-            assert (await client.get(f"/v1/rollouts/{uid}", headers=auth(reader))).json()["uid"] == uid
-        # The same name means each one's own.
-        assert (await client.get("/v1/rollouts/same", headers=auth(me))).json()["uid"] == uid
+    for name in ("ann", "bob"):
+        (uid,) = (await submit(client, name, rollouts=named))["rollouts"]
+        assert (await client.get("/v1/rollouts/same", headers=auth(name))).json()["uid"] == uid
     assert (await client.get("/v1/rollouts/same", headers=auth("boss"))).status_code == 404
-    assert (await client.delete(f"/v1/batches/{of_bob['batch_id']}", headers=auth("boss"))).json()["cancelled"] == 1
-
-
-async def test_a_missing_batch_and_a_foreign_one_look_alike(client: httpx.AsyncClient) -> None:
-    foreign = (await submit(client, "bob"))["batch_id"]
-    missing = "b" + "0" * 32
-    answers = [await client.get(f"/v1/batches/{b}", headers=auth("ann")) for b in (foreign, missing)]
-    assert answers[0].status_code == answers[1].status_code == 404
-    assert answers[0].text.replace(foreign, missing) == answers[1].text
+    assert (await client.delete(f"/v1/rollouts/{uid}", headers=auth("boss"))).json()["status"] == "cancelled"
 
 
 async def test_on_every_route_what_is_others_looks_like_what_is_missing(locked: Api, client: httpx.AsyncClient) -> None:
@@ -184,10 +169,17 @@ async def test_on_every_route_what_is_others_looks_like_what_is_missing(locked: 
         return await client.request(method, url, json=bodies.get(path), headers=auth(name))
 
     calls = [(method.upper(), path) for path, methods in described.items() if "{" in path for method in methods]
-    found = {
-        path for method, path in calls if method == "GET" and (await ask("ann", method, path, mine, "steps")).is_success
-    }
+    reads = [path for method, path in calls if method == "GET"]
+    found = [path for path in reads if (await ask("ann", "GET", path, mine, "steps")).is_success]
     assert len(found) >= 9
+    unknown = (f"{mine}-7", f"{mine}-10", mine, "x", "b-1-2", "%00")
+    for path in found:
+        assert (await ask("ann-read", "GET", path, mine, "steps")).is_success, path
+        # A run is its owner's alone; all else an administrator reads too.
+        assert (await ask("boss", "GET", path, mine, "steps")).is_success is not path.startswith("/v1/runs/"), path
+        for name in unknown if path.startswith("/v1/rollouts/") else ():
+            url = path.format(rollout_id=name, uid=name, part="x")
+            assert (await client.get(url, headers=auth("ann"))).status_code == 404, url
     missing, unnamed = "b" + "0" * 32, "others"
     for method, path in calls:
         foreign = await ask("bob", method, path, mine, "steps")

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from tests.support.api_callers import auth, shared_api
 from tests.support.api_requests import batch, v1_request
 from tests.support.batches import new_batch
@@ -71,9 +71,8 @@ async def test_pages_have_each_batch_once_also_while_batches_come_and_go(client:
 
 @pytest.mark.parametrize("gone", [True, False])
 async def test_batches_of_one_millisecond_are_listed_once(
-    client: httpx.AsyncClient, store: Store, redis_url: str, gone: bool
+    client: httpx.AsyncClient, store: Store, raw: Redis, gone: bool
 ) -> None:
-    raw = redis.asyncio.Redis.from_url(redis_url)
     new = [new_batch(owner=OWNER) for _ in range(9)]
     for made in new:
         await store.batches.submit(made)
@@ -90,7 +89,6 @@ async def test_batches_of_one_millisecond_are_listed_once(
         if gone:
             await raw.zrem("rp:batches", found[-1])
     assert sorted(found) == sorted(made.batch_id for made in new)
-    await raw.aclose()
 
 
 async def test_filters(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
@@ -148,24 +146,21 @@ async def test_nonsense_is_refused(client: httpx.AsyncClient) -> None:
         assert (await client.get("/v1/batches", params=params)).status_code == status
 
 
-async def test_a_purged_batch_is_listed_no_more(client: httpx.AsyncClient, redis_url: str) -> None:
+async def test_a_purged_batch_is_listed_no_more(client: httpx.AsyncClient, raw: Redis) -> None:
     batch_id = await submit(client)
     for params in ({}, {"purge": "true"}):
         assert (await client.delete(f"/v1/batches/{batch_id}", params=params)).status_code == 200
     assert await listed(client) == []
-    raw = redis.asyncio.Redis.from_url(redis_url)
     assert [key async for key in raw.scan_iter("rp:batches*")] == []
-    await raw.aclose()
 
 
 async def test_ten_thousand_batches_take_one_page_without_being_read(
-    client: httpx.AsyncClient, store: Store, redis_url: str
+    client: httpx.AsyncClient, store: Store, raw: Redis
 ) -> None:
     """One batch that a filter lets pass, behind 10,000 that it does not; and a page of the newest hundred."""
     oldest = await submit(client, run="wanted")
     new = new_batch(owner=OWNER)
     await store.batches.submit(new)
-    raw = redis.asyncio.Redis.from_url(redis_url)
     hash_: Any = await raw.hgetall(f"rp:batch:{new.batch_id}")
     pipe = raw.pipeline(transaction=False)
     for number in range(9_998):
@@ -183,4 +178,3 @@ async def test_ten_thousand_batches_take_one_page_without_being_read(
     looks = (await raw.info("commandstats"))["cmdstat_evalsha"]
     # The reconciler runs scripts as well, some a second.
     assert 10_000 / AT_ONCE <= looks["calls"] < 10_000 / AT_ONCE + 20
-    await raw.aclose()

@@ -216,9 +216,8 @@ async def test_unknown_batches(client: httpx.AsyncClient) -> None:
 
 
 async def test_bad_cursors(client: httpx.AsyncClient) -> None:
+    url = f"/v1/batches/{(await submit(client, batch())).batch_id}"
     for cursor in ["", "0-0-0"]:
-        accepted = await submit(client, batch())
-        url = f"/v1/batches/{accepted.batch_id}"
         for response in (
             await client.get(f"{url}/results", params={"cursor": cursor}),
             await client.get(f"{url}/events", headers={"Last-Event-ID": cursor}),
@@ -228,8 +227,8 @@ async def test_bad_cursors(client: httpx.AsyncClient) -> None:
 
 
 async def test_bad_queries_are_faults(client: httpx.AsyncClient) -> None:
+    accepted = await submit(client, batch())
     for query in ["limit=0", "limit=1001", "limit=x", "wait=61", "wait=-1", "wait=nan", "format=xml"]:
-        accepted = await submit(client, batch())
         response = await client.get(f"/v1/batches/{accepted.batch_id}/results?{query}")
         assert response.status_code == 422
         error = response.json()["error"]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from tests.support.api_requests import batch
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -60,7 +60,7 @@ async def test_results_progress_complete(client: httpx.AsyncClient, worker: Scri
 
 
 async def test_summaries_are_rows_and_no_result_is_read(
-    client: httpx.AsyncClient, worker: ScriptedWorker, redis_url: str
+    client: httpx.AsyncClient, worker: ScriptedWorker, raw: Redis
 ) -> None:
     accepted = (await client.post("/v1/batches", json=batch(3))).json()
     url = f"/v1/batches/{accepted['batch_id']}"
@@ -70,13 +70,12 @@ async def test_summaries_are_rows_and_no_result_is_read(
     await client.delete(url)
     rows = (await client.get(f"{url}/rollouts")).json()["columns"]
     by_uid = {uid: {name: column[i] for name, column in rows.items()} for i, uid in enumerate(rows["uid"])}
-    async with redis.asyncio.Redis.from_url(redis_url) as raw:
-        await raw.delete(*[key async for key in raw.scan_iter("*:result")])
-        # A row that an older version wrote is shorter.
-        name = keys.batch(accepted["batch_id"], "rows")
-        old = json.loads(await raw.hget(name, "2") or "")
-        await raw.hset(name, "2", json.dumps(old[:5]))
-        by_uid[uids[2]] |= dict.fromkeys(list(ROW_FIELDS)[8:])
+    await raw.delete(*[key async for key in raw.scan_iter("*:result")])
+    # A row that an older version wrote is shorter.
+    name = keys.batch(accepted["batch_id"], "rows")
+    old = json.loads(await raw.hget(name, "2") or "")
+    await raw.hset(name, "2", json.dumps(old[:5]))
+    by_uid[uids[2]] |= dict.fromkeys(list(ROW_FIELDS)[8:])
     async with client.stream("GET", f"{url}/events", params={"view": "summary"}) as response:
         seen = [event async for event in events(response)]
     results = [event for event in seen if event.name == "result"]
@@ -100,12 +99,11 @@ async def test_summaries_are_rows_and_no_result_is_read(
         assert (await client.get(f"{url}/{path}", params={"view": "none"})).status_code == 422
 
 
-async def test_summaries_of_what_has_no_row(client: httpx.AsyncClient, worker: ScriptedWorker, redis_url: str) -> None:
+async def test_summaries_of_what_has_no_row(client: httpx.AsyncClient, worker: ScriptedWorker, raw: Redis) -> None:
     accepted = (await client.post("/v1/batches", json=batch(250))).json()
     for uid in accepted["rollouts"]:
         await worker.end(uid)
-    async with redis.asyncio.Redis.from_url(redis_url) as raw:
-        await raw.delete(keys.batch(accepted["batch_id"], "rows"))
+    await raw.delete(keys.batch(accepted["batch_id"], "rows"))
     url = f"/v1/batches/{accepted['batch_id']}/results"
     page = (await client.get(url, params={"view": "summary", "limit": 1000})).json()
     assert page["complete"]

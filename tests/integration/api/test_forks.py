@@ -3,8 +3,7 @@
 from typing import Any
 
 import httpx
-from tests.support.api_callers import auth, shared_api
-from tests.support.api_requests import batch
+from tests.support.api_callers import submit
 from tests.support.finished_rollouts import rollout, sample, turn
 from tests.support.journals import observation_record, turn_record
 from tests.support.kept_journals import carrying
@@ -19,14 +18,8 @@ URL = "http://127.0.0.1:8081"
 MESSAGES = [Message(role=role, content=role) for role in ("user", "assistant", "user", "assistant")]
 
 
-async def submit(client: httpx.AsyncClient, **headers: str) -> str:
-    response = await client.post("/v1/batches", json=batch(1), headers=headers)
-    assert response.status_code == 202, response.text
-    return str(response.json()["rollouts"][0])
-
-
-async def ended(client: httpx.AsyncClient, worker: ScriptedWorker, **headers: str) -> RolloutResult:
-    uid = await submit(client, **headers)
+async def ended(client: httpx.AsyncClient, worker: ScriptedWorker) -> RolloutResult:
+    (uid,) = await submit(client)
     fields: dict[str, Any] = {
         "samples": [sample("ask", ("sampled", "ab", 1), ("glue", "-", 1), ("sampled", "cd", 2))],
         "turns": [turn(1), turn(2)],
@@ -86,8 +79,8 @@ async def test_what_is_refused(client: httpx.AsyncClient, worker: ScriptedWorker
         ({"turn": 1, "server_url": URL, "seed": 2**80}, 422, "seed"),
         ([], 422, ""),
     ]
+    parent = await ended(client, worker)
     for document, status, said in cases:
-        parent = await ended(client, worker)
         answer = await fork(client, parent.uid, document)
         assert answer.status_code == status, answer.text
         assert said in answer.text
@@ -108,23 +101,3 @@ async def test_a_thousand_forks_are_one_batch(client: httpx.AsyncClient, store: 
     assert answer.status_code == 202, answer.text
     seeds = {(await worker.claim(uid)).spec.sampling_params.extra()["seed"] for uid in answer.json()["rollouts"][::250]}
     assert seeds == {1, 251, 501, 751}
-
-
-async def test_of_another_owner_s_rollout_nothing_is_known(redis_url: str, store: Store) -> None:
-    worker = ScriptedWorker(store)
-    await worker.announce()
-    async with shared_api(redis_url) as client:
-        parent = await ended(client, worker, **auth("ann"))
-        document = {"turn": 2, "server_url": URL}
-        answers = {name: await fork(client, parent.uid, document, **auth(name)) for name in ("ann", "bob", "ann-read")}
-        assert {name: answer.status_code for name, answer in answers.items()} == {
-            "ann": 202,
-            "bob": 404,
-            "ann-read": 403,
-        }
-        assert parent.batch_id not in answers["bob"].text.replace(parent.uid, "")
-        assert (await fork(client, parent.uid, document)).status_code == 401
-        # The fork is its owner's too.
-        uid = answers["ann"].json()["rollouts"][0]
-        assert (await client.get(f"/v1/rollouts/{uid}", headers=auth("bob"))).status_code == 404
-        assert (await client.get(f"/v1/rollouts/{uid}", headers=auth("ann"))).status_code == 200

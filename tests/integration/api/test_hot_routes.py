@@ -128,13 +128,8 @@ def odd_requests(batch_id: str) -> list[Odd]:
     ]
     bodies: list[bytes] = [
         *(b"", b"{}", b"[]", b"null", b"NaN", b'{"a":', b"\xff", b'\xef\xbb\xbf{"a":1}', b'{"a":1e999}', b"[" * 300),
-        *(
-            b'{"rollout_id":"known","rollout_id":"other"}',
-            v1(messages=[]),
-            v1(max_turns=7).replace(b":7", b":" + b"7" * 30),
-            v1(max_turns="x"),
-        ),
-        *(v1(server_url="ftp://x"), v1(server_url="http://[::1"), v1(extra=1)),
+        *(b'{"rollout_id":"known","rollout_id":"other"}', v1(max_turns=7).replace(b":7", b":" + b"7" * 30)),
+        *(v1(messages=[]), v1(max_turns="x"), v1(server_url="ftp://x"), v1(server_url="http://[::1"), v1(extra=1)),
         *(v1(callback_api_key="a\nb"), v1(tokenizer_name=None), v1(sampling_params={"seed": 2**63}), b" " + v1()),
         *(orjson.dumps(OSMOSIS), orjson.dumps(OSMOSIS | {"server_url": "http://127.0.0.1"}), b'"initial_messages"'),
         *(v1(metadata={"initial_messages": 1}), v1(messages=[{"role": "user", "content": "x" * 70_000}])),

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from tests.support.api_requests import batch, v1_request
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_api import body, body_process
 from rolloutpool_api.app import create_app
@@ -152,11 +152,7 @@ async def test_a_large_batch_is_published_and_its_process_ends_when_it_is_idle(
                 "/v1/batches", json=batch(2, labels={"a": "b"}) | {"defaults": large_defaults()}
             )
             assert response.status_code == 202, response.text
-
-            async def ended() -> bool:
-                return not readers()
-
-            await until(ended, 20)
+            await until_true(lambda: not readers(), 20)
         depths = await until(lambda: published(store), 10)
     assert depths
 
@@ -254,11 +250,7 @@ async def test_a_caller_that_leaves_in_a_large_body_is_one_line(api: Api) -> Non
                 writer.write(head + (b"" if announced else b"1e8480\r\n") + b" " * 2_000_000)
                 await writer.drain()
                 writer.close()
-
-                async def noticed() -> bool:
-                    return any(line["event"] == "caller left in mid-body" for line in logged)
-
-                await until(noticed, 10)
+                await until_true(lambda: any(line["event"] == "caller left in mid-body" for line in logged), 10)
                 await asyncio.sleep(0.1)
             # The API's start logs what it finds about Redis, at any time.
             lines = [line for line in logged if line["event"] != "redis setting"]

@@ -1,12 +1,10 @@
 """A worker of another build hides no other one, fails no request, and gets nothing that it cannot run."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import orjson
 import pytest
-from redis.asyncio import Redis
 from tests.support.api_requests import batch
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, calculator
@@ -25,24 +23,17 @@ FIRST_RELEASE: dict[str, Any] = {
 MAZE = {**batch(1)["defaults"], "environment": {"name": "maze"}}
 
 
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Any]:
-    client = Redis.from_url(redis_url)
-    yield client
-    await client.aclose()
-
-
-async def announce_raw(redis: Any, worker: str, about: bytes) -> None:
-    seconds, _ = await redis.time()
-    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})
-    await redis.zadd(keys.WORKERS, {worker: seconds * 1000})
+async def announce_raw(raw: Any, worker: str, about: bytes) -> None:
+    seconds, _ = await raw.time()
+    await raw.hset(keys.worker(worker), mapping={"about": about, "running": 0})
+    await raw.zadd(keys.WORKERS, {worker: seconds * 1000})
 
 
 @pytest.mark.parametrize("about", [b"{", b"[]", b'{"wire": 99}', orjson.dumps({**FIRST_RELEASE, "slots": "many"})])
 async def test_one_that_cannot_be_read_is_listed_and_everything_answers(
-    client: httpx.AsyncClient, worker: ScriptedWorker, redis: Any, about: bytes
+    client: httpx.AsyncClient, worker: ScriptedWorker, raw: Any, about: bytes
 ) -> None:
-    await announce_raw(redis, "strange", about)
+    await announce_raw(raw, "strange", about)
     answers = [
         await client.get("/readyz"),
         await client.get("/v1/workers"),
@@ -60,8 +51,8 @@ async def test_one_that_cannot_be_read_is_listed_and_everything_answers(
     assert state.status_code == 200
 
 
-async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx.AsyncClient, redis: Any) -> None:
-    await announce_raw(redis, "strange", b'{"wire": 99}')
+async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx.AsyncClient, raw: Any) -> None:
+    await announce_raw(raw, "strange", b'{"wire": 99}')
     answer = await client.get("/readyz")
     assert answer.status_code == 503
     assert "worker strange cannot be read: it announces wire version 99" in answer.text
@@ -69,8 +60,8 @@ async def test_alone_it_makes_no_pool_ready_and_the_reason_says_so(client: httpx
     assert (await client.post("/v1/batches", json=batch(1))).status_code == 202
 
 
-async def test_the_announcement_of_the_first_release_is_read(client: httpx.AsyncClient, redis: Any) -> None:
-    await announce_raw(redis, "old", orjson.dumps(FIRST_RELEASE))
+async def test_the_announcement_of_the_first_release_is_read(client: httpx.AsyncClient, raw: Any) -> None:
+    await announce_raw(raw, "old", orjson.dumps(FIRST_RELEASE))
     assert (await client.get("/readyz")).status_code == 200
     (listed,) = (await client.get("/v1/workers")).json()["workers"]
     assert (listed["worker_id"], listed["wire"], listed["role"], listed["environments"]) == ("old", 0, "shared", [])
@@ -79,18 +70,18 @@ async def test_the_announcement_of_the_first_release_is_read(client: httpx.Async
     assert "no live worker has the environment 'maze'" in refused.text
 
 
-async def queued_in(redis: Any, offer: str = "") -> int:
-    return int(await redis.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))
+async def queued_in(raw: Any, offer: str = "") -> int:
+    return int(await raw.llen(KEY_PREFIX + queue_name(Priority.DEFAULT, offer)))
 
 
-async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, redis: Any) -> None:
+async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, store: Store, raw: Any) -> None:
     async with running_api(redis_url) as api, client_of(api) as client:
         await ScriptedWorker(store).announce()
         judge = ScriptedWorker(store, "judge")
         await judge.announce(graders=["judge"])
 
         async def both() -> bool:
-            return bool(await redis.hlen(keys.OFFERS) == 3)
+            return bool(await raw.hlen(keys.OFFERS) == 3)
 
         await until(both)
         accepted = (await client.post("/v1/batches", json=batch(1, priority="high"))).json()
@@ -101,6 +92,6 @@ async def test_a_regrade_goes_to_those_that_have_the_grader(redis_url: str, stor
         )
         assert asked.status_code == 202
         offer = next(
-            digest.decode() for digest, text in (await redis.hgetall(keys.OFFERS)).items() if b"grader:judge" in text
+            digest.decode() for digest, text in (await raw.hgetall(keys.OFFERS)).items() if b"grader:judge" in text
         )
-        assert (await queued_in(redis), await queued_in(redis, offer)) == (0, 1)
+        assert (await queued_in(raw), await queued_in(raw, offer)) == (0, 1)

@@ -1,8 +1,10 @@
 """Back-pressure, groups with a verdict, dead letters, and the preflight's manners without a worker."""
 
+from typing import Any
+
 import httpx
 import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from tests.support.api_requests import batch
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
@@ -11,61 +13,44 @@ from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.store import Store
 
 
-async def test_beyond_the_queue_limit_is_429(redis_url: str) -> None:
-    async with running_api(redis_url, max_open=5) as api, client_of(api) as client:
-        first = await client.post("/v1/batches", json=batch(3))
-        refused = await client.post("/v1/batches", json=batch(3))
-        assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) > 0
-        assert "ROLLOUTPOOL_MAX_OPEN" in refused.json()["error"]["message"] or "of at most 5" in refused.text
-        await client.delete(first.headers["location"])
-        assert (await client.post("/v1/batches", json=batch(3))).status_code == 202
-
-
-async def test_a_pool_in_which_too_much_is_open_says_that_it_would_refuse(
-    redis_url: str, worker: ScriptedWorker
-) -> None:
+async def test_beyond_the_queue_limit_is_429_and_is_told_before(redis_url: str, worker: ScriptedWorker) -> None:
     async with running_api(redis_url, max_open=5) as api, client_of(api) as client:
         assert (await client.get("/readyz")).json()["submits"] == "open"
-        await client.post("/v1/batches", json=batch(5))
+        first = await client.post("/v1/batches", json=batch(5))
+        refused = await client.post("/v1/batches", json=batch(1))
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert "of at most 5" in refused.json()["error"]["message"]
         full = (await client.get("/readyz")).json()
         assert full["submits"] == "closed"
         (why,) = [warning for warning in full["warnings"] if "ROLLOUTPOOL_MAX_OPEN" in warning]
         assert why.startswith("submits of all keys are refused")
-        assert (await client.post("/v1/batches", json=batch(1))).status_code == 429
+        await client.delete(first.headers["location"])
+        assert (await client.post("/v1/batches", json=batch(3))).status_code == 202
 
 
 async def test_a_redis_that_is_too_small_for_the_slots_is_a_warning(
-    client: httpx.AsyncClient, redis_url: str, worker: ScriptedWorker
+    client: httpx.AsyncClient, raw: Redis, worker: ScriptedWorker
 ) -> None:
-    async with redis.asyncio.Redis.from_url(redis_url) as raw:
-        await worker.announce(slots=1000)
-        try:
-            said = []
-            for megabytes in (50, 500):
-                await raw.config_set("maxmemory", megabytes * 2**20)
-                warnings = (await client.get("/readyz")).json()["warnings"]
-                said.append([warning for warning in warnings if "slots, which can't all be used" in warning])
-            small, large = said
-            assert len(small) == 1
-            assert "50 MB (`maxmemory`): room for" in small[0]
-            assert large == []
-        finally:
-            await raw.config_set("maxmemory", 0)
+    await worker.announce(slots=1000)
+    said = []
+    for megabytes in (50, 500):
+        await raw.config_set("maxmemory", megabytes * 2**20)
+        warnings = (await client.get("/readyz")).json()["warnings"]
+        said.append([warning for warning in warnings if "slots, which can't all be used" in warning])
+    (small,), large = said
+    assert "50 MB (`maxmemory`): room for" in small
+    assert large == []
 
 
-async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, redis_url: str) -> None:
-    async with redis.asyncio.Redis.from_url(redis_url) as raw:
-        used = (await raw.info("memory"))["used_memory"]
-        # Room for some twenty rollouts with what is reserved for each, beside what is reserved for vocabularies.
-        await raw.config_set("maxmemory", used + 20 * 64 * 1024 + 16 * 2**20)
-        try:
-            refused = await client.post("/v1/batches", json=batch(40))
-            assert refused.status_code == 503
-            assert int(refused.headers["retry-after"]) > 0
-            assert (await client.post("/v1/batches", json=batch(5))).status_code == 202
-        finally:
-            await raw.config_set("maxmemory", 0)
+async def test_redis_near_its_limit_is_503_before_it_is_full(client: httpx.AsyncClient, raw: Redis) -> None:
+    used = (await raw.info("memory"))["used_memory"]
+    # Room for some twenty rollouts with what is reserved for each, beside what is reserved for vocabularies.
+    await raw.config_set("maxmemory", used + 20 * 64 * 1024 + 16 * 2**20)
+    refused = await client.post("/v1/batches", json=batch(40))
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await client.post("/v1/batches", json=batch(5))).status_code == 202
 
 
 async def test_groups_show_their_verdict(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
@@ -135,15 +120,14 @@ async def test_a_preflight_without_a_worker_says_so(api: Api, monkeypatch: pytes
         assert wrong.status_code == 422
 
 
-async def test_data_of_another_version_is_named_by_readyz_and_never_touched(redis_url: str) -> None:
+async def test_data_of_another_version_is_named_by_readyz_and_never_touched(redis_url: str, raw: Any) -> None:
     """For an API that started while Redis was down; else it ends at its start (`store/test_schema.py`)."""
-    async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as raw:
-        await raw.hset("rp:epoch", "n", "3")
-        async with running_api(redis_url) as api, client_of(api) as client:
-            ready = await client.get("/readyz")
-            workers = await client.get("/v1/workers")
-            assert (await client.get("/livez")).status_code == 200
-        assert await raw.keys() == ["rp:epoch"]
+    await raw.hset("rp:epoch", "n", "3")
+    async with running_api(redis_url) as api, client_of(api) as client:
+        ready = await client.get("/readyz")
+        workers = await client.get("/v1/workers")
+        assert (await client.get("/livez")).status_code == 200
+    assert await raw.keys() == [b"rp:epoch"]
     assert (ready.status_code, workers.status_code) == (503, 503)
     (reason,) = ready.json()["error"]["reasons"]
     assert "holds data of schema version 1" in reason

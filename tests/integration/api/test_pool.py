@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.support.api_requests import batch
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker, calculator
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_api.routes import tools
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
@@ -83,11 +83,7 @@ async def test_settings_of_redis_that_risk_work_are_warnings(
         with capture_logs() as logged:
             async with running_api(redis_url) as api, client_of(api) as client:
                 ready = await client.get("/readyz")
-
-                async def said() -> bool:
-                    return len(warned(logged)) == 3
-
-                await until(said)
+                await until_true(lambda: len(warned(logged)) == 3)
         assert ready.status_code == 200
         assert ready.json()["status"] == "ready"
         no_file, no_limit, evicts = ready.json()["warnings"]

@@ -1,11 +1,9 @@
 """Quotas and shares over HTTP, with a real Redis that has a memory limit: nobody pays for another."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from tests.support.api_requests import batch, v1_request
 from tests.support.batches import new_batch
 from tests.support.inside_api import client_of, running_api
@@ -31,14 +29,6 @@ def auth(key: str) -> dict[str, str]:
 
 async def submit(client: httpx.AsyncClient, key: str, count: int, **changes: Any) -> httpx.Response:
     return await client.post("/v1/batches", json=batch(count=count, **changes), headers=auth(key))
-
-
-@pytest.fixture
-async def raw(redis_url: str) -> AsyncIterator[Any]:
-    opened = redis.asyncio.Redis.from_url(redis_url)
-    yield opened
-    await opened.config_set("maxmemory", 0)
-    await opened.aclose()
 
 
 async def test_who_is_past_a_quota_is_told_which_and_nobody_else_is_refused(redis_url: str) -> None:
@@ -73,7 +63,7 @@ async def test_all_callers_without_a_key_are_one(redis_url: str, worker: Scripte
 
 
 async def test_a_flood_at_a_dead_port_closes_the_pool_for_nobody_else(
-    redis_url: str, raw: Any, worker: ScriptedWorker
+    redis_url: str, raw: Redis, worker: ScriptedWorker
 ) -> None:
     async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
 
@@ -108,7 +98,7 @@ async def test_a_flood_at_a_dead_port_closes_the_pool_for_nobody_else(
         assert (await submit(client, BOB, 1)).status_code in (429, 503)
 
 
-async def test_a_body_for_which_there_is_no_memory_is_a_refusal_that_is_counted(redis_url: str, raw: Any) -> None:
+async def test_a_body_for_which_there_is_no_memory_is_a_refusal_that_is_counted(redis_url: str, raw: Redis) -> None:
     """It is refused before it is staged, so the script that counts the others never sees it."""
     async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
         await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 2_000_000)
@@ -120,7 +110,7 @@ async def test_a_body_for_which_there_is_no_memory_is_a_refusal_that_is_counted(
         assert 'rolloutpool_submits_refused_total{cause="memory",key="ann"} 1.0' in counted
 
 
-async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, raw: Any) -> None:
+async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, raw: Redis) -> None:
     async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
         mine = await submit(client, BOB, 1)
         await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 5_000_000)
@@ -131,7 +121,7 @@ async def test_annotations_of_another_owner_are_taken_as_well(redis_url: str, ra
         assert (await client.post(at, json=body, headers=auth(BOB))).status_code != 503
 
 
-async def test_a_new_leader_counts_anew_what_an_older_release_has_deleted(redis_url: str, raw: Any) -> None:
+async def test_a_new_leader_counts_anew_what_an_older_release_has_deleted(redis_url: str, raw: Redis) -> None:
     await raw.hset("rp:usage", mapping={f"{what}:{owner}": 9 for what in ("bytes", "open") for owner in ("ann", "")})
 
     async def right() -> bool:

@@ -4,9 +4,9 @@ import threading
 import time
 
 import redis
-from tests.support.batches import OWNER, announce, claim, submit
+from tests.support.batches import announce, claim, submit, view_of
 from tests.support.inside_api import running_api
-from tests.support.waiting import eventually, until
+from tests.support.waiting import eventually, until_true
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.process_end import ProcessEnd
@@ -17,11 +17,7 @@ async def test_a_busy_loop_costs_neither_the_lead_nor_time(redis_url: str) -> No
     store = Store.open(redis_url)
     with redis.Redis.from_url(redis_url) as raw:
         async with running_api(redis_url):
-
-            async def leads() -> bool:
-                return bool(raw.get("rp:leader"))
-
-            await until(leads)
+            await until_true(lambda: raw.get("rp:leader"))
             leader = raw.get("rp:leader")
             (uid,) = await submit(store)
             await announce(store, "w")
@@ -41,8 +37,7 @@ async def test_a_busy_loop_costs_neither_the_lead_nor_time(redis_url: str) -> No
             assert raw.get("rp:leader") == leader
             assert int(raw.pttl("rp:leader")) > 1500
             thread.join()
-            view = await store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(store, uid)
             assert view.status is RolloutStatus.QUEUED
         # Given up at once, so that another process need not wait.
         assert raw.get("rp:leader") is None

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.support.api_requests import batch
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_api import body, waiting_heads
 
@@ -48,10 +48,10 @@ async def test_a_thousand_half_heads_of_one_client_shut_nobody_out(
         async with asyncio.timeout(9):
             assert (await client.get("/health")).status_code == 200
 
-        async def thinned_out() -> bool:
+        def thinned_out() -> bool:
             return sum(reader.at_eof() or len(reader._buffer) > 0 for reader, _ in opened) >= 1000  # type: ignore[attr-defined]
 
-        await until(thinned_out, 10)
+        await until_true(thinned_out, 10)
         for _, writer in opened:
             writer.close()
 

@@ -7,129 +7,72 @@ import httpx
 from tests.support.api_requests import v1_request
 from tests.support.scripted_worker import ScriptedWorker, run_v1
 
-REJECTED: list[tuple[str, dict[str, Any], list[Any], str]] = [
+SAMPLING: list[tuple[str, Any, str]] = [
+    ("temperature", 2.1, "Input should be less than or equal to 2"),
+    ("temperature", -0.1, "Input should be greater than or equal to 0"),
+    ("top_p", 1.1, "Input should be less than or equal to 1"),
+    ("max_tokens", 0, "Input should be greater than or equal to 1"),
+    ("max_tokens", 32769, "Input should be less than or equal to 32768"),
+    ("stop", "x", "Input should be a valid list"),
+]
+REJECTED: list[tuple[dict[str, Any], str, str]] = [
     *[
-        (f"without {field}", {field: ...}, ["body", field], "Field required")
+        ({field: ...}, field, "Field required")
         for field in ("rollout_id", "server_url", "messages", "sampling_params", "tokenizer_name")
     ],
+    ({"messages": []}, "messages", "List should have at least 1 item after validation, not 0"),
     (
-        "no messages",
-        {"messages": []},
-        ["body", "messages"],
-        "List should have at least 1 item after validation, not 0",
-    ),
-    (
-        "bad role",
         {"messages": [{"role": "robot", "content": "x"}]},
-        ["body", "messages", 0, "role"],
+        "messages.0.role",
         "Value error, Invalid role 'robot'. Must be one of: ['assistant', 'function', 'system', 'tool', 'user']",
     ),
-    ("empty id", {"rollout_id": ""}, ["body", "rollout_id"], "Value error, rollout_id must be non-empty"),
-    ("blank id", {"rollout_id": "  \t"}, ["body", "rollout_id"], "Value error, rollout_id must be non-empty"),
+    ({"rollout_id": ""}, "rollout_id", "Value error, rollout_id must be non-empty"),
+    ({"rollout_id": "  \t"}, "rollout_id", "Value error, rollout_id must be non-empty"),
+    ({"rollout_id": "x" * 257}, "rollout_id", "Value error, rollout_id must be at most 256 characters"),
     (
-        "long id",
-        {"rollout_id": "x" * 257},
-        ["body", "rollout_id"],
-        "Value error, rollout_id must be at most 256 characters",
-    ),
-    (
-        "ftp",
         {"server_url": "ftp://trainer"},
-        ["body", "server_url"],
+        "server_url",
         "Value error, server_url must be an HTTP/HTTPS URL, got: ftp://trainer",
     ),
-    ("no turns", {"max_turns": 0}, ["body", "max_turns"], "Input should be greater than or equal to 1"),
-    ("many turns", {"max_turns": 101}, ["body", "max_turns"], "Input should be less than or equal to 100"),
+    ({"max_turns": 0}, "max_turns", "Input should be greater than or equal to 1"),
+    ({"max_turns": 101}, "max_turns", "Input should be less than or equal to 100"),
+    ({"max_tokens_total": 0}, "max_tokens_total", "Input should be greater than or equal to 1"),
+    ({"max_tokens_total": 1_000_001}, "max_tokens_total", "Input should be less than or equal to 1000000"),
+    *[({"sampling_params": {name: value}}, f"sampling_params.{name}", said) for name, value, said in SAMPLING],
     (
-        "no tokens",
-        {"max_tokens_total": 0},
-        ["body", "max_tokens_total"],
-        "Input should be greater than or equal to 1",
-    ),
-    (
-        "many tokens",
-        {"max_tokens_total": 1_000_001},
-        ["body", "max_tokens_total"],
-        "Input should be less than or equal to 1000000",
-    ),
-    (
-        "hot",
-        {"sampling_params": {"temperature": 2.1}},
-        ["body", "sampling_params", "temperature"],
-        "Input should be less than or equal to 2",
-    ),
-    (
-        "cold",
-        {"sampling_params": {"temperature": -0.1}},
-        ["body", "sampling_params", "temperature"],
-        "Input should be greater than or equal to 0",
-    ),
-    (
-        "top_p",
-        {"sampling_params": {"top_p": 1.1}},
-        ["body", "sampling_params", "top_p"],
-        "Input should be less than or equal to 1",
-    ),
-    (
-        "max_tokens 0",
-        {"sampling_params": {"max_tokens": 0}},
-        ["body", "sampling_params", "max_tokens"],
-        "Input should be greater than or equal to 1",
-    ),
-    (
-        "max_tokens 32769",
-        {"sampling_params": {"max_tokens": 32769}},
-        ["body", "sampling_params", "max_tokens"],
-        "Input should be less than or equal to 32768",
-    ),
-    (
-        "string stop",
-        {"sampling_params": {"stop": "x"}},
-        ["body", "sampling_params", "stop"],
-        "Input should be a valid list",
-    ),
-    (
-        "sampling_params null",
         {"sampling_params": None},
-        ["body", "sampling_params"],
+        "sampling_params",
         "Input should be a valid dictionary or object to extract fields from",
     ),
     (
-        "tool call without id",
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}]}]},
-        ["body", "messages", 0, "tool_calls", 0, "id"],
+        "messages.0.tool_calls.0.id",
         "Field required",
     ),
     (
-        "empty tool name",
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "", "arguments": "{}"}}]}]},
-        ["body", "messages", 0, "tool_calls", 0, "function", "name"],
+        "messages.0.tool_calls.0.function.name",
         "String should have at least 1 character",
     ),
     (
-        "long tool_call_id",
         {"messages": [{"role": "tool", "content": "8", "tool_call_id": "x" * 257}]},
-        ["body", "messages", 0, "tool_call_id"],
+        "messages.0.tool_call_id",
         "String should have at most 256 characters",
     ),
-    ("list metadata", {"metadata": []}, ["body", "metadata"], "Input should be a valid dictionary"),
-    (
-        "integer content",
-        {"messages": [{"role": "user", "content": 5}]},
-        ["body", "messages", 0, "content", "str"],
-        "Input should be a valid string",
-    ),
+    ({"metadata": []}, "metadata", "Input should be a valid dictionary"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content.str", "Input should be a valid string"),
 ]
 
 
 async def test_rejections_are_fastapis(client: httpx.AsyncClient) -> None:
-    for changes, loc, message in [case[1:] for case in REJECTED]:
+    for changes, where, message in REJECTED:
         response = await client.post("/rollout", json=v1_request(**changes))
         assert response.status_code == 422, changes
         answer = response.json()
         assert list(answer) == ["detail"]
         first = answer["detail"][0]
-        assert (first["loc"], first["msg"]) == (loc, message)
+        place, *path = first["loc"]
+        assert (place, ".".join(map(str, path)), first["msg"]) == ("body", where, message)
         assert {"type", "loc", "msg", "input"} <= set(first)
 
 

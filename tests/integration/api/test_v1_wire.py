@@ -1,7 +1,6 @@
 """Protocol v1 as its clients see it on the wire: each answer's keys, words and numbers."""
 
 import asyncio
-from typing import Any
 
 import httpx
 import pytest
@@ -10,7 +9,6 @@ from tests.support.scripted_worker import OWNER, ScriptedWorker, run_v1
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.messages import Message
 from rolloutpool_common.protocol.result import Spans
 from rolloutpool_common.store import Store
 
@@ -116,51 +114,20 @@ async def test_the_worker_gets_what_was_posted(client: httpx.AsyncClient, worker
     assert (await posted).status_code == 200
 
 
-def failure(category: Category, message: str = "it broke", status: int | None = None) -> Failure:
-    return Failure(
+async def test_a_failure_is_an_answer_of_the_same_form(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    failed = Failure(
         kind=FailureKind.INFRA,
         boundary=Boundary.TRAINER,
-        category=category,
-        message=message,
+        category=Category.TOKENIZER_ERROR,
+        message="it broke",
         retryable=False,
-        http_status=status,
     )
-
-
-@pytest.mark.parametrize(
-    ("failed", "text", "extra"),
-    [
-        (
-            failure(Category.TOKENIZER_ERROR),
-            "Failed to load tokenizer: tiny: it broke",
-            {"error_category": "tokenizer_error"},
-        ),
-        (
-            failure(Category.TRAINER_PROTOCOL_ERROR, "not JSON"),
-            "Invalid conversation state (possible context truncation): not JSON",
-            {},
-        ),
-    ],
-)
-async def test_failures_are_answers(
-    client: httpx.AsyncClient, worker: ScriptedWorker, failed: Failure, text: str, extra: dict[str, Any]
-) -> None:
-    response = await run_v1(
-        client,
-        worker,
-        v1_request(),
-        status=RolloutStatus.FAILED,
-        finish_reason=FinishReason.ERROR,
-        failure=failed,
-        messages=[Message(role="user", content="x")],
-    )
+    end = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": failed}
+    response = await run_v1(client, worker, v1_request(), **end)
     assert response.status_code == 200
     answer = response.json()
     assert list(answer) == RESPONSE_KEYS
-    assert answer["status"] == "ERROR"
-    assert answer["finish_reason"] is None
-    assert answer["final_messages"] == []
-    assert answer["error_message"] == text
-    assert answer["extra_fields"] == extra
-    assert answer["metrics"]["num_llm_calls"] == 1
-    assert answer["metrics"]["max_context_tokens"] == 0
+    assert (answer["status"], answer["finish_reason"], answer["final_messages"]) == ("ERROR", None, [])
+    assert answer["error_message"] == "Failed to load tokenizer: tiny: it broke"
+    assert answer["extra_fields"] == {"error_category": "tokenizer_error"}
+    assert (answer["metrics"]["num_llm_calls"], answer["metrics"]["max_context_tokens"]) == (1, 0)

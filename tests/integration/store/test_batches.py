@@ -5,22 +5,13 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit
+from tests.support.batches import OWNER, batch_of, finish, new_batch, status_of, submit
 
 from rolloutpool_common.protocol.batch import BatchState, Priority
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
-from rolloutpool_common.store import BatchDeleted, ClaimRefused, Store, StoreUnavailable
+from rolloutpool_common.store import ClaimRefused, Store, StoreUnavailable
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.staging import STAGE_SECONDS
-
-
-async def test_keys_of_two_scopes_do_not_meet(store: Store) -> None:
-    mine, theirs = new_batch(key="k", digest="one"), new_batch(key="k", digest="two", owner="theirs")
-    await store.batches.submit(mine)
-    assert await store.batches.submit(theirs) == (theirs.batch_id, True)
-    assert await store.batches.status(theirs.batch_id, OWNER) is None
-    assert await store.batches.total(theirs.batch_id, OWNER) is None
-    assert await store.batches.total(theirs.batch_id, "theirs") == 1
 
 
 async def test_many_submits_of_one_key_at_once_make_one_batch(store: Store, other: Store) -> None:
@@ -79,10 +70,8 @@ async def test_status_adds_up_what_results_report(store: Store) -> None:
         {"warnings": ["eos_withheld"]},
     ]
     for uid, change in zip(uids, changes, strict=False):
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed, **change))
-    status = await store.batches.status(uids[0].rpartition("-")[0], OWNER)
-    assert status is not None
+        await finish(store, uid, **change)
+    status = await status_of(store, uids[0])
     assert status.alignment == {"exact": 1, "forked": 1}
     assert (status.drift, status.warnings) == ({"retokenized": 2}, {"eos_withheld": 1})
     assert (status.sampled_tokens, status.total_tokens, status.turns) == (4, 10, 4)
@@ -92,15 +81,11 @@ async def test_status_adds_up_what_results_report(store: Store) -> None:
 
 async def test_pages_cover_every_result_once_while_more_arrive(store: Store, other: Store) -> None:
     uids = await submit(store, 100)
-    batch_id = uids[0].rpartition("-")[0]
-
-    async def finish(uid: str) -> None:
-        claimed = await claim(other, uid)
-        await other.rollouts.finish(claimed, result_of(claimed))
+    batch_id = batch_of(uids[0])
 
     async def finish_all() -> None:
         for start in range(0, 100, 10):
-            await asyncio.gather(*(finish(uid) for uid in uids[start : start + 10]))
+            await asyncio.gather(*(finish(other, uid) for uid in uids[start : start + 10]))
 
     found: list[str] = []
     cursors: list[str] = []
@@ -124,10 +109,9 @@ async def test_pages_cover_every_result_once_while_more_arrive(store: Store, oth
 @pytest.mark.parametrize("limit", [4, 5, 6])
 async def test_a_page_is_complete_only_when_nothing_can_follow(store: Store, limit: int) -> None:
     uids = await submit(store, 5)
-    batch_id = uids[0].rpartition("-")[0]
+    batch_id = batch_of(uids[0])
     for uid in uids[:4]:
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
+        await finish(store, uid)
     assert not (await store.batches.results(batch_id, "0", limit)).complete
     await store.rollouts.cancel(uids[4])
     page = await store.batches.results(batch_id, "0", limit)
@@ -142,19 +126,7 @@ async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_
     second = await submit(store, [{"rollout_id": "r"}])
     assert await store.rollouts.find("r", OWNER) == second[0]
     for uids in (first, second):
-        batch_id = uids[0].rpartition("-")[0]
+        batch_id = batch_of(uids[0])
         await store.batches.cancel(batch_id)
         await store.batches.delete(batch_id)
         assert await store.rollouts.find("r", OWNER) == (second[0] if uids is first else None)
-
-
-async def test_a_page_of_a_batch_that_is_being_deleted_does_not_pass_for_all_of_it(store: Store, raw: Redis) -> None:
-    uids = await submit(store, 3)
-    for uid in uids:
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
-    batch_id = uids[0].rpartition("-")[0]
-    # As far as the deletion of a large batch has come when somebody reads it.
-    await raw.delete(f"rp:rollout:{uids[0]}:result")
-    with pytest.raises(BatchDeleted):
-        await store.batches.results(batch_id, "0", 100)

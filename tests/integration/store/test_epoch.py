@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.batches import OWNER, announce, claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import announce, batch_of, claim, new_batch, result_of, status_of, submit, uids_of, view_of
 from tests.support.durable_redis import DurableRedis, durable_redis
 from tests.support.journals import observation_record, turn_record
 
@@ -34,9 +34,8 @@ async def epoch_of(store: Store) -> int:
     return (await store.workers.beat("anybody", running=0, tokenizers={}))[2]
 
 
-async def status_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
+    view = await view_of(store, uid)
     return view.status, view.attempt
 
 
@@ -56,19 +55,6 @@ async def test_it_rises_once_at_each_start_whoever_comes_first(server: DurableRe
         await opened.close()
 
 
-async def test_a_journal_that_lost_its_end_is_completed(server: DurableRedis, store: Store) -> None:
-    (uid,) = await submit(store)
-    held = await claim(store, uid)
-    await store.rollouts.journal(held, [TURN], turns=1)
-    server.mark()
-    await store.rollouts.journal(held, [TURN, OBS], turns=1)
-    assert server.lose_tail() > 0
-    assert await store.rollouts.read_journal(uid) == [TURN]
-    # Nothing new to write: the worker says again what it has.
-    await store.rollouts.journal(held, [TURN, OBS], turns=1)
-    assert await store.rollouts.read_journal(uid) == [TURN, OBS]
-
-
 @pytest.mark.parametrize("journaled", [0, 2])
 async def test_a_claim_that_was_forgotten_is_made_again(server: DurableRedis, store: Store, journaled: int) -> None:
     (uid,) = await submit(store)
@@ -79,15 +65,14 @@ async def test_a_claim_that_was_forgotten_is_made_again(server: DurableRedis, st
     for n in range(journaled):
         await store.rollouts.journal(held, records[: n + 1], turns=1)
     server.lose_tail()
-    assert await status_of(store, uid) == (RolloutStatus.QUEUED, 0)
+    assert await state_of(store, uid) == (RolloutStatus.QUEUED, 0)
     assert await store.rollouts.restore(held, records, turns=1)
-    assert await status_of(store, uid) == (RolloutStatus.RUNNING, 1)
+    assert await state_of(store, uid) == (RolloutStatus.RUNNING, 1)
     assert await store.rollouts.read_journal(uid) == records
     assert (await store.workers.tokens("w1"))[uid] == held.token
     assert await store.rollouts.claim(uid, "w2") == ClaimRefused("taken")
     await store.rollouts.finish(held, result_of(held))
-    status = await store.batches.status(held.batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, held.batch_id)
     assert (status.counts[RolloutStatus.RUNNING], status.counts[RolloutStatus.COMPLETED]) == (0, 1)
 
 
@@ -100,7 +85,7 @@ async def test_who_writes_first_brings_the_claim_and_all_records_back(server: Du
     await store.rollouts.journal(held, [TURN, OBS], turns=1)
     assert await store.rollouts.read_journal(uid) == [TURN, OBS]
     await store.rollouts.finish(ended, result_of(ended))
-    assert (await status_of(store, other))[0] is RolloutStatus.COMPLETED
+    assert (await state_of(store, other))[0] is RolloutStatus.COMPLETED
 
 
 async def test_a_forgotten_claim_is_lost_once_somebody_else_has_made_one(server: DurableRedis, store: Store) -> None:
@@ -127,9 +112,9 @@ async def test_of_two_forgotten_claims_the_later_wins(server: DurableRedis, stor
     await store.rollouts.release(first, clean=True)
     second = await claim(store, uid, "w2")
     server.lose_tail()
-    assert await status_of(store, uid) == (RolloutStatus.RUNNING, 1)
+    assert await state_of(store, uid) == (RolloutStatus.RUNNING, 1)
     assert await store.rollouts.restore(second, [TURN], turns=1)
-    assert await status_of(store, uid) == (RolloutStatus.RUNNING, 2)
+    assert await state_of(store, uid) == (RolloutStatus.RUNNING, 2)
     # Should the first run yet, it is told to stop.
     assert (await store.workers.beat("w1", running=0, tokenizers={}))[1] == [first.token]
     assert not await store.rollouts.restore(first, [], turns=0)
@@ -157,7 +142,7 @@ async def test_nothing_is_restored_after_the_trainer_cancelled(server: DurableRe
     server.lose_tail()
     await store.batches.cancel(held.batch_id)
     assert not await store.rollouts.restore(held, [TURN], turns=1)
-    assert (await status_of(store, uid))[0] is RolloutStatus.CANCELLED
+    assert (await state_of(store, uid))[0] is RolloutStatus.CANCELLED
 
 
 async def test_a_rollout_whose_end_was_forgotten_runs_again(server: DurableRedis, store: Store) -> None:
@@ -173,7 +158,7 @@ async def test_a_rollout_whose_end_was_forgotten_runs_again(server: DurableRedis
     # What the lost end had journaled is not known: a call may have been made.
     assert (again.attempt, again.clean) == (2, False)
     await store.rollouts.abandon(uid, held.token, held.role)
-    assert await status_of(store, uid) == (RolloutStatus.RUNNING, 2)
+    assert await state_of(store, uid) == (RolloutStatus.RUNNING, 2)
 
 
 async def test_a_cursor_of_an_older_epoch_is_the_start(server: DurableRedis, store: Store) -> None:
@@ -201,7 +186,7 @@ async def test_a_cursor_of_an_older_epoch_is_the_start(server: DurableRedis, sto
 
 async def test_an_old_cursor_of_a_batch_without_results_is_the_start(server: DurableRedis, store: Store) -> None:
     (uid,) = await submit(store)
-    batch_id = uid.rpartition("-")[0]
+    batch_id = batch_of(uid)
     server.mark()
     await store.rollouts.settle(batch_id, 0, RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED))
     ((cursor, _),) = await read_all(store, batch_id, "0")

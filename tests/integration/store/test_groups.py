@@ -1,7 +1,7 @@
 """Groups with a policy: when a trainer may take one early, when it is lost, and what becomes of the late."""
 
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, result_of
+from tests.support.batches import claim, new_batch, result_of, status_of
 
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
@@ -31,8 +31,7 @@ async def test_enough_make_a_group_usable(store: Store, late: LateRollouts) -> N
     await store.rollouts.finish(claims[2], result_of(claims[2]))
     assert await verdicts(store, batch_id) == {"a": "usable", "b": "open"}
     await store.reconciliation.run_once()
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch_id)
     cancelled = status.counts[RolloutStatus.CANCELLED]
     assert cancelled == (1 if late is LateRollouts.CANCEL else 0)
     if late is LateRollouts.KEEP:
@@ -47,8 +46,7 @@ async def test_a_group_that_cannot_have_enough_is_dropped_for_good(store: Store)
         await store.rollouts.settle(batch_id, index, RolloutEnd(RolloutStatus.FAILED, FinishReason.ERROR))
     assert await verdicts(store, batch_id) == {"a": "open", "b": "dropped"}
     await store.reconciliation.run_once()
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch_id)
     assert status.counts[RolloutStatus.CANCELLED] == 2
     assert await verdicts(store, batch_id) == {"a": "open", "b": "dropped"}
 

@@ -72,18 +72,6 @@ async def test_a_redis_without_memory_takes_none_and_all_hear_it(store: Store, r
     assert await write(store, claimed, records=2) == [None] * 5
 
 
-async def test_a_redis_that_takes_no_writes_says_so_to_each(store: Store, raw: Redis) -> None:
-    claimed = await claims(store, 3)
-    await write(store, claimed)
-    await raw.replicaof("127.0.0.1", "1")
-    try:
-        answers = await write(store, claimed, records=2)
-        assert all("takes no writes" in str(answer) for answer in answers), answers
-    finally:
-        await raw.replicaof("NO", "ONE")
-    assert await write(store, claimed, records=2) == [None] * 3
-
-
 async def test_records_whose_answers_were_lost_are_kept_once(store: Store, redis_url: str) -> None:
     claimed = await claims(store, 30)
     async with redis_proxy(redis_url) as proxy:

@@ -18,7 +18,7 @@ from tests.support.batches import announce, claim, declare_dead, submit
 from tests.support.durable_redis import durable_redis
 from tests.support.forked_worker import ForkedWorker
 from tests.support.light_worker import start_light_worker
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.protocol.process_end import ProcessEnd
 from rolloutpool_common.store import Store, StoreError
@@ -93,26 +93,31 @@ async def listed(store: Store, count: int = len(NAMES)) -> None:
     await asyncio.sleep(1)
 
 
+@asynccontextmanager
+async def watched(
+    url: str, *, workers_url: str | None = None, stalled_s: float = STALLED_SECONDS, **environment: str
+) -> AsyncIterator[tuple[dict[str, ForkedWorker], Watcher, Store]]:
+    """Light workers whom a watcher has seen; they may reach Redis by another URL."""
+    with living(workers_url or url, NAMES, **environment) as workers:
+        async with watching(url, stalled_s) as (watcher, store):
+            await listed(store)
+            yield workers, watcher, store
+
+
 LASTING = [6.5, pytest.param(15.0, marks=pytest.mark.slow)]
 
 
 async def test_a_killed_worker_is_noticed_in_two_seconds(redis_url: str) -> None:
     """Under load a look may come late; alone it takes 1.5 to 2 s."""
-    with living(redis_url) as workers:
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            (uid,) = await submit(store)
-            await claim(store, uid, "b")
-            killed = time.monotonic()
-            workers["b"].kill()
-
-            async def removed() -> bool:
-                return watcher.removals == [Removal(requeued=1)]
-
-            await until(removed, 15)
-            assert set(watcher.deaths) == {"b"}
-            assert 1.5 <= watcher.deaths["b"] - killed < 3.5
-            assert (await claim(store, uid, "a")).crashes == 1
+    async with watched(redis_url) as (workers, watcher, store):
+        (uid,) = await submit(store)
+        await claim(store, uid, "b")
+        killed = time.monotonic()
+        workers["b"].kill()
+        await until_true(lambda: watcher.removals == [Removal(requeued=1)], 15)
+        assert set(watcher.deaths) == {"b"}
+        assert 1.5 <= watcher.deaths["b"] - killed < 3.5
+        assert (await claim(store, uid, "a")).crashes == 1
 
 
 async def test_a_reported_end_needs_no_further_evidence(store: Store) -> None:
@@ -137,63 +142,54 @@ async def test_the_report_of_a_worker_that_left_or_never_spoke_is_no_loss(store:
 
 @pytest.mark.parametrize("seconds", LASTING)
 async def test_stopped_workers_keep_their_lives(redis_url: str, seconds: float) -> None:
-    with living(redis_url) as workers:
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            for worker in workers.values():
-                worker.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(seconds)
-            assert {worker.state for worker in await store.workers.known()} == {"stalled"}
-            for worker in workers.values():
-                worker.send_signal(signal.SIGCONT)
-            await asyncio.sleep(2)
-            assert watcher.deaths == {}
-            assert {worker.state for worker in await store.workers.known()} == {"alive"}
+    async with watched(redis_url) as (workers, watcher, store):
+        for worker in workers.values():
+            worker.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        assert {worker.state for worker in await store.workers.known()} == {"stalled"}
+        for worker in workers.values():
+            worker.send_signal(signal.SIGCONT)
+        await asyncio.sleep(2)
+        assert watcher.deaths == {}
+        assert {worker.state for worker in await store.workers.known()} == {"alive"}
 
 
 @pytest.mark.parametrize("seconds", [6.5, pytest.param(10.0, marks=pytest.mark.slow)])
 @pytest.mark.slow
 async def test_a_worker_that_holds_the_gil_lives(redis_url: str, seconds: float) -> None:
-    with living(redis_url, HOLD=str(seconds)) as workers:
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            for worker in workers.values():
-                worker.send_signal(signal.SIGUSR1)
-            await asyncio.sleep(seconds + 2)
-            assert watcher.deaths == {}
+    async with watched(redis_url, HOLD=str(seconds)) as (workers, watcher, _):
+        for worker in workers.values():
+            worker.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(seconds + 2)
+        assert watcher.deaths == {}
 
 
 @pytest.mark.parametrize("seconds", LASTING)
 @pytest.mark.slow
 async def test_a_silent_redis_is_no_death(redis_url: str, seconds: float) -> None:
-    with living(redis_url):
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            async with redis.asyncio.Redis.from_url(redis_url) as raw:
-                await raw.client_pause(int(seconds * 1000))
-            await asyncio.sleep(seconds + 4)
-            assert watcher.deaths == {}
-            assert len(await store.workers.known()) == len(NAMES)
+    async with watched(redis_url) as (_, watcher, store):
+        async with redis.asyncio.Redis.from_url(redis_url) as raw:
+            await raw.client_pause(int(seconds * 1000))
+        await asyncio.sleep(seconds + 4)
+        assert watcher.deaths == {}
+        assert len(await store.workers.known()) == len(NAMES)
 
 
 @pytest.mark.slow
 async def test_killed_lifelines_come_back_in_time(redis_url: str) -> None:
-    with living(redis_url):
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            async with redis.asyncio.Redis.from_url(redis_url) as raw:
-                for _ in range(5):
-                    await raw.client_kill_filter(_type="pubsub")
-                    await asyncio.sleep(1)
-            assert watcher.deaths == {}
+    async with watched(redis_url) as (_, watcher, _):
+        async with redis.asyncio.Redis.from_url(redis_url) as raw:
+            for _ in range(5):
+                await raw.client_kill_filter(_type="pubsub")
+                await asyncio.sleep(1)
+        assert watcher.deaths == {}
 
 
 @pytest.mark.slow
 async def test_a_restart_of_redis_ends_only_who_ended() -> None:
     """A worker's lifeline ends with its Redis, so without a supervisor that would tell, its silence has to be long."""
-    with durable_redis() as server, living(server.url) as workers:
-        async with watching(server.url, stalled_s=16) as (watcher, store):
-            await listed(store)
+    with durable_redis() as server:
+        async with watched(server.url, stalled_s=16) as (workers, watcher, _):
             workers["c"].send_signal(signal.SIGSTOP)
             server.kill()
             workers["b"].kill()
@@ -202,11 +198,7 @@ async def test_a_restart_of_redis_ends_only_who_ended() -> None:
             await asyncio.sleep(RESTARTED_SECONDS + 2)
             assert watcher.deaths == {}
             workers["c"].send_signal(signal.SIGCONT)
-
-            async def found() -> bool:
-                return bool(watcher.deaths)
-
-            await until(found, 30)
+            await until_true(lambda: watcher.deaths, 30)
             await asyncio.sleep(2)
             assert set(watcher.deaths) == {"b"}
 
@@ -215,16 +207,14 @@ async def test_a_restart_of_redis_ends_only_who_ended() -> None:
 async def test_a_cut_network_is_no_death(redis_url: str, seconds: float) -> None:
     link = Link("redis", int(redis_url.rpartition(":")[2].partition("/")[0]))
     await link.start()
-    with living(f"redis://127.0.0.1:{link.port}/0"):
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            link.refuses = True
-            link.cut()
-            await asyncio.sleep(seconds)
-            link.heal()
-            await asyncio.sleep(3)
-            assert watcher.deaths == {}
-            assert {worker.state for worker in await store.workers.known()} == {"alive"}
+    async with watched(redis_url, workers_url=f"redis://127.0.0.1:{link.port}/0") as (_, watcher, store):
+        link.refuses = True
+        link.cut()
+        await asyncio.sleep(seconds)
+        link.heal()
+        await asyncio.sleep(3)
+        assert watcher.deaths == {}
+        assert {worker.state for worker in await store.workers.known()} == {"alive"}
     await link.close()
     # The loop closes an aborted connection in its next round.
     await asyncio.sleep(0.1)
@@ -232,18 +222,12 @@ async def test_a_cut_network_is_no_death(redis_url: str, seconds: float) -> None
 
 @pytest.mark.slow
 async def test_a_worker_with_a_supervisor_that_says_nothing_has_ten_seconds(redis_url: str) -> None:
-    with living(redis_url, SUPERVISOR="s") as workers:
-        async with watching(redis_url) as (watcher, store):
-            await listed(store)
-            workers["b"].kill()
-            await asyncio.sleep(5)
-            assert watcher.deaths == {}
-            await store.workers.report_end("b", ProcessEnd.of(-9))
-
-            async def found() -> bool:
-                return set(watcher.deaths) == {"b"}
-
-            await until(found, 2)
+    async with watched(redis_url, SUPERVISOR="s") as (workers, watcher, store):
+        workers["b"].kill()
+        await asyncio.sleep(5)
+        assert watcher.deaths == {}
+        await store.workers.report_end("b", ProcessEnd.of(-9))
+        await until_true(lambda: set(watcher.deaths) == {"b"}, 2)
 
 
 async def test_a_new_leader_finishes_what_the_last_one_began(store: Store, other: Store, redis_url: str) -> None:

@@ -1,15 +1,12 @@
 """Batches take turns filling a bounded window; what was published and lost comes back, once."""
 
-import asyncio
 from collections import Counter
 
-import pytest
 from redis.asyncio import Redis
-from tests.support.batches import announce, claim, new_batch, submit
+from tests.support.batches import claim, new_batch, submit
 
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import Store, SubmitLimits, Ticket, TooManyOpen
-from rolloutpool_common.store.outbox import PER_WORKER
+from rolloutpool_common.store import Store, Ticket
 
 
 async def take(store: Store, limit: int = 5000, priority: Priority = Priority.DEFAULT) -> list[Ticket]:
@@ -26,13 +23,6 @@ async def test_a_late_batch_gets_the_window_s_next_places(store: Store) -> None:
     assert [ticket.batch_id for ticket in await take(store)].count(late.batch_id) == 5
 
 
-async def test_two_publishers_never_take_the_same_ticket(store: Store, other: Store) -> None:
-    await submit(store, 100)
-    lots = await asyncio.gather(*((store if i % 2 else other).outbox.reserve(Priority.DEFAULT, 17) for i in range(8)))
-    taken = [ticket.index for lot in lots for ticket in lot]
-    assert sorted(taken) == list(range(100))
-
-
 async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:
     uids = await submit(store, 4)
     (old,) = await take(store, 1)
@@ -46,13 +36,6 @@ async def test_lost_tickets_come_back_and_only_those(store: Store) -> None:
     assert [ticket.index for ticket in await take(store, 2)] == [old.index, 3]
     await claim(store, uids[0])
     assert await store.outbox.lost(Priority.DEFAULT, await store.outbox.now_ms() + 1000) == 3
-
-
-async def test_each_live_worker_widens_the_window(store: Store) -> None:
-    await submit(store, 3 * PER_WORKER)
-    for name in ("w1", "w2"):
-        await announce(store, name)
-    assert len(await take(store)) == 2 * PER_WORKER
 
 
 async def test_runs_share_by_weight_and_their_batches_follow_each_other(store: Store) -> None:
@@ -86,13 +69,3 @@ async def test_weights_hold_however_few_places_come_free_at_a_time(store: Store,
     await take(store, 1)
     await take(store, 1)
     assert await raw.ttl("rp:turn:default") > 0
-
-
-async def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:
-    first = new_batch(6)
-    await store.batches.submit(first, SubmitLimits(max_open=10))
-    with pytest.raises(TooManyOpen, match="6 of at most 10"):
-        await store.batches.submit(new_batch(5), SubmitLimits(max_open=10))
-    await store.batches.cancel(first.batch_id)
-    assert (await store.batches.submit(new_batch(10), SubmitLimits(max_open=10))).created
-    assert (await store.batches.capacity()).open_rollouts == 10

@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import OWNER, announce, claim, new_batch, submit, uids_of
+from tests.support.batches import OWNER, announce, claim, new_batch, status_of, submit, uids_of, view_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -59,8 +59,7 @@ async def test_whoever_dies_behind_the_commit_the_reconciler_ends_it(
     # Not ended yet; nobody gets it all the same, though a second ticket should exist.
     assert await store.rollouts.claim(uid, "w1") == ClaimRefused("ended")
     assert (await store.reconciliation.run_once()).cancelled == 1
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.status is RolloutStatus.CANCELLED
     assert (await store.reconciliation.run_once()).cancelled == 0
 
@@ -85,6 +84,5 @@ async def test_cancel_and_submit_at_once_leave_no_rollout_running(store: Store, 
         uid, _ = await asyncio.gather(other.rollouts.precancel(f"race{n}", OWNER), store.batches.submit(batch))
         if uid is not None:
             await other.rollouts.cancel(uid)
-        status = await store.batches.status(batch.batch_id, OWNER)
-        assert status is not None
+        status = await status_of(store, batch.batch_id)
         assert status.counts[RolloutStatus.CANCELLED] == 1

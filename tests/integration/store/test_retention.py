@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
-from tests.support.batches import OWNER, announce, claim, new_batch, result_of, uids_of
+from tests.support.batches import OWNER, announce, claim, finish, new_batch, result_of, uids_of
 from tests.support.journals import turn_record
 from tests.support.waiting import until
 
@@ -65,8 +65,7 @@ async def live(store: Store, uid: str, fate: int) -> None:
             await store.rollouts.give_back(held, clean=True, counter="retries", delay_s=60)
         case 5:
             assert await store.rollouts.release(held, clean=True)
-            again = await claim(store, uid)
-            await store.rollouts.finish(again, result_of(again))
+            await finish(store, uid)
         case _:
             await store.rollouts.finish(held, result_of(held))
 

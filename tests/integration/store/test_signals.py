@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 from redis.asyncio import Redis
-from tests.support.batches import claim, result_of, submit
+from tests.support.batches import batch_of, finish, submit
 from tests.support.waiting import until
 
 from rolloutpool_common.store import Store
@@ -25,16 +25,11 @@ async def blocked_clients(raw: Redis) -> int:
     return int((await raw.info("clients"))["blocked_clients"])
 
 
-async def finish(store: Store, uid: str) -> None:
-    claimed = await claim(store, uid)
-    await store.rollouts.finish(claimed, result_of(claimed))
-
-
 async def test_a_waiter_wakes_for_its_batch_and_for_no_other(listening: Store, other: Store) -> None:
     (mine,), (theirs,) = await submit(other), await submit(other)
     async with (
-        listening.signals.watch(mine.rpartition("-")[0]) as watch,
-        listening.signals.watch(theirs.rpartition("-")[0]) as bystander,
+        listening.signals.watch(batch_of(mine)) as watch,
+        listening.signals.watch(batch_of(theirs)) as bystander,
     ):
         # The reader's first look wakes everybody who was there; take that away.
         await watch.wait(0)
@@ -47,7 +42,7 @@ async def test_a_waiter_wakes_for_its_batch_and_for_no_other(listening: Store, o
 
 async def test_a_finish_before_the_wait_is_not_missed(listening: Store, other: Store, raw: Redis) -> None:
     (uid,) = await submit(other)
-    async with listening.signals.watch(uid.rpartition("-")[0]) as watch:
+    async with listening.signals.watch(batch_of(uid)) as watch:
         await watch.wait(0)
         await finish(other, uid)
         # The reader has seen it and waits again, before anybody asks the watch.
@@ -57,7 +52,7 @@ async def test_a_finish_before_the_wait_is_not_missed(listening: Store, other: S
 
 async def test_a_waiter_that_goes_round_sees_all_of_many_finishes(listening: Store, other: Store) -> None:
     uids = await submit(other, 200)
-    batch_id = uids[0].rpartition("-")[0]
+    batch_id = batch_of(uids[0])
     seen = 0
 
     async def follow() -> None:
@@ -81,7 +76,7 @@ async def test_many_waiters_of_one_batch_all_wake(listening: Store, other: Store
     (uid,) = await submit(other)
 
     async def waiter() -> bool:
-        async with listening.signals.watch(uid.rpartition("-")[0]) as watch:
+        async with listening.signals.watch(batch_of(uid)) as watch:
             return await watch.wait(20)
 
     waiters = [asyncio.create_task(waiter()) for _ in range(300)]
@@ -92,7 +87,7 @@ async def test_many_waiters_of_one_batch_all_wake(listening: Store, other: Store
 
 async def test_a_cut_connection_loses_no_finish(listening: Store, other: Store, raw: Redis) -> None:
     uids = await submit(other, 20)
-    async with listening.signals.watch(uids[0].rpartition("-")[0]) as watch:
+    async with listening.signals.watch(batch_of(uids[0])) as watch:
         for uid in uids:
             await watch.wait(0)
             (reader,) = [c for c in await raw.client_list() if c["cmd"] == "xread" and int(c["flags"].find("b")) >= 0]
@@ -104,7 +99,7 @@ async def test_a_cut_connection_loses_no_finish(listening: Store, other: Store, 
 
 async def test_after_a_lost_stream_every_waiter_looks_again(listening: Store, other: Store, raw: Redis) -> None:
     (uid,) = await submit(other)
-    async with listening.signals.watch(uid.rpartition("-")[0]) as watch:
+    async with listening.signals.watch(batch_of(uid)) as watch:
         await watch.wait(0)
         await raw.delete(FINISHED)
         await finish(other, uid)
@@ -115,7 +110,7 @@ async def test_a_reader_that_stood_still_wakes_those_whose_signals_were_trimmed(
     listening: Store, other: Store, redis_url: str
 ) -> None:
     (uid,) = await submit(other)
-    batch_id = uid.rpartition("-")[0]
+    batch_id = batch_of(uid)
     async with listening.signals.watch(batch_id) as watch:
         await watch.wait(0)
         with redis.Redis.from_url(redis_url) as busy:

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio
 from tests.support.redis_proxy import hangs, redis_proxy
 from tests.support.secrets import SECRETS
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable, subscription
 
@@ -33,11 +33,7 @@ async def test_it_hears_what_is_published(redis_url: str, raw: "redis.asyncio.Re
     long = "x" * 300_000
     for text in ("one", long, "two\nlines"):
         await raw.publish(CHANNEL, text)
-
-    async def all_heard() -> bool:
-        return len(heard) == 3
-
-    await until(all_heard)
+    await until_true(lambda: len(heard) == 3)
     assert heard == [b"one", long.encode(), b"two\nlines"]
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,7 +1,17 @@
 """Totals count each thing once, whoever asks how often, and outlive what they count."""
 
 import redis.asyncio
-from tests.support.batches import OWNER, announce, claim, declare_dead, new_batch, result_of, submit
+from tests.support.batches import (
+    announce,
+    batch_of,
+    claim,
+    declare_dead,
+    finish,
+    new_batch,
+    result_of,
+    status_of,
+    submit,
+)
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -18,8 +28,7 @@ FAILURE = Failure(
 
 async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) -> None:
     done, failed, cancelled = await submit(store, 3)
-    first = await claim(store, done)
-    await store.rollouts.finish(first, result_of(first, drift={"glue_rewritten": 2}, warnings=["zero_logprobs"]))
+    await finish(store, done, drift={"glue_rewritten": 2}, warnings=["zero_logprobs"])
     second = await claim(store, failed)
     end = {"status": RolloutStatus.FAILED, "finish_reason": FinishReason.ERROR, "failure": FAILURE, "alignment": None}
     await store.rollouts.finish(second, result_of(second, **end))
@@ -38,8 +47,7 @@ async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) ->
         "sampled": 4,
         "tokens": 10,
     }
-    status = await store.batches.status(done.rpartition("-")[0], OWNER)
-    assert status is not None
+    status = await status_of(store, done)
     assert status.failures == {"infra:network_error": 1}
 
 
@@ -67,7 +75,7 @@ async def test_totals_outlive_their_batch(store: Store) -> None:
     (uid,) = await submit(store)
     await store.rollouts.cancel(uid)
     before = (await store.totals.read()).totals
-    await store.batches.delete(uid.rpartition("-")[0])
+    await store.batches.delete(batch_of(uid))
     assert (await store.totals.read()).totals == before
 
 

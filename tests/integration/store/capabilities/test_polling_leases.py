@@ -3,8 +3,6 @@
 import pytest
 from redis.asyncio import Redis
 from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
-from tests.support.durable_redis import durable_redis
-from tests.support.secrets import SECRETS
 from tests.support.served_clock import ServedClock
 
 from rolloutpool_common.capabilities.osmosis.leases import LeaseLook, LeaseOutcome, PollingLeases, new_lease
@@ -269,20 +267,6 @@ async def test_one_that_was_cancelled_before_its_submit_has_no_lease(store: Stor
     assert (await result(store, uid)).status is RolloutStatus.CANCELLED
     assert (await PollingLeases(store).look(OWNER, KEY, token)).status is RolloutStatus.CANCELLED
     assert not await raw.exists("rp:leases:polled")
-
-
-async def test_a_killed_redis_has_lease_and_rollout_still() -> None:
-    with durable_redis() as server:
-        store = Store.open(server.url, secrets=SECRETS)
-        try:
-            uid, token = await leased(store)
-            server.kill()
-            server.start()
-            look = await PollingLeases(store).look(OWNER, KEY, token)
-            assert (look.outcome, look.batch_id) == (LeaseOutcome.OK, uid.rpartition("-")[0])
-            assert await PollingLeases(store).live(OWNER) == {"r": uid}
-        finally:
-            await store.close()
 
 
 def test_tokens_are_long_and_random() -> None:

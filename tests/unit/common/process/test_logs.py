@@ -16,7 +16,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.process.logs import LogFormat, _JsonFormatter, bind_log, configure_logs, log_event
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
@@ -28,7 +28,6 @@ def configured() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.mark.usefixtures("configured")
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "json")
     forged = 'x\n{"event": "forged"}\x1b[0m'
@@ -43,7 +42,6 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0]["rollout_id"] == forged
 
 
-@pytest.mark.usefixtures("configured")
 def test_console_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "console")
     structlog.stdlib.get_logger("ours").info("rollout", rollout_id="x\nforged \x1b[31m", batch_id="\x1b[2J")
@@ -58,7 +56,6 @@ def fail(secret: str) -> None:
     raise RuntimeError(f"{len(headers)}\n2026-01-01T00:00:00Z [info] forged\x1b[31m\r\u2028forged")
 
 
-@pytest.mark.usefixtures("configured")
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_tracebacks_forge_nothing_and_show_no_variables(capsys: pytest.CaptureFixture[str], form: LogFormat) -> None:
     configure_logs("info", form)
@@ -79,7 +76,6 @@ def test_tracebacks_forge_nothing_and_show_no_variables(capsys: pytest.CaptureFi
         assert len([line for line in (first, *rest) if not line.startswith("| ")]) == 2
 
 
-@pytest.mark.usefixtures("configured")
 def test_an_event_has_its_fields_and_those_of_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "json")
     log = logging.getLogger("ours")
@@ -104,7 +100,6 @@ def test_an_event_has_its_fields_and_those_of_its_task(capsys: pytest.CaptureFix
     assert not {"rollout_uid", "prompt"} & set(outside)
 
 
-@pytest.mark.usefixtures("configured")
 def test_warnings_of_python_are_lines_too(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "json")
     with warnings.catch_warnings():
@@ -116,7 +111,6 @@ def test_warnings_of_python_are_lines_too(capsys: pytest.CaptureFixture[str]) ->
     assert "you run as root" in json.loads(line)["event"]
 
 
-@pytest.mark.usefixtures("configured")
 def test_an_error_that_ends_a_thread_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "json")
 
@@ -132,7 +126,6 @@ def test_an_error_that_ends_a_thread_is_a_line(capsys: pytest.CaptureFixture[str
     assert "KeyError" in found["exception"]
 
 
-@pytest.mark.usefixtures("configured")
 def test_an_event_of_ours_is_written_as_structlog_would(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("debug", "json")
     formatter = logging.getLogger().handlers[0].formatter

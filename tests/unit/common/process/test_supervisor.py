@@ -24,6 +24,9 @@ STUBBORN = [
 ]
 
 
+MakeSpec = Callable[..., ChildSpec]
+
+
 class Reports:
     """What the supervisor told, and a way to wait for it."""
 
@@ -56,11 +59,23 @@ def supervisor(reports: Reports) -> Iterator[Supervisor]:
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Callable[..., ChildSpec]:
+def spec(tmp_path: Path) -> MakeSpec:
     def make(name: str = "child", command: list[str] = SLEEPER, role: Role = Role.WORKER, **env: str) -> ChildSpec:
         return ChildSpec(name=name, role=role, command=command, log=tmp_path / f"{name}.log", env=env)
 
     return make
+
+
+@pytest.fixture
+def up(supervisor: Supervisor, spec: MakeSpec) -> Callable[..., Child]:
+    """Starts a child with this specification, and waits until it says `up`."""
+
+    def start(*arguments: Any, **options: Any) -> Child:
+        child = supervisor.start(spec(*arguments, **options))
+        supervisor.wait_ready([child], said(child, "up"), 20)
+        return child
+
+    return start
 
 
 def said(child: Child, text: str) -> Callable[[], bool]:
@@ -70,9 +85,7 @@ def said(child: Child, text: str) -> Callable[[], bool]:
     return lambda: text in log.read_text()
 
 
-def test_a_child_gets_its_environment_and_a_process_group(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec]
-) -> None:
+def test_a_child_gets_its_environment_and_a_process_group(supervisor: Supervisor, spec: MakeSpec) -> None:
     script = (
         "import os; print(os.environ['WORD'], os.getpgid(0) == os.getpid(), flush=True); import signal; signal.pause()"
     )
@@ -81,7 +94,7 @@ def test_a_child_gets_its_environment_and_a_process_group(
     assert child.pid is not None
 
 
-def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: MakeSpec) -> None:
     script = "import sys; print('old line'); sys.exit('the port is taken')"
     child_spec = spec(command=[sys.executable, "-S", "-c", script])
     with pytest.raises(
@@ -90,16 +103,14 @@ def test_an_early_end_is_an_error_with_the_log(supervisor: Supervisor, spec: Cal
         supervisor.wait_ready([supervisor.start(child_spec)], lambda: False, 20)
 
 
-def test_one_that_ended_is_an_error_though_another_one_answers(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec]
-) -> None:
+def test_one_that_ended_is_an_error_though_another_one_answers(supervisor: Supervisor, spec: MakeSpec) -> None:
     child = supervisor.start(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(2)"]))
     assert child.join(20)
     with pytest.raises(ChildNotReady, match="exit code 2"):
         supervisor.wait_ready([child], lambda: True, 20)
 
 
-def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: MakeSpec) -> None:
     child_spec = spec(command=[sys.executable, "-S", "-c", "raise SystemExit(3)"])
     assert child_spec.log is not None
     child_spec.log.write_text("yesterday\n")
@@ -108,20 +119,20 @@ def test_the_log_of_an_earlier_run_is_not_blamed(supervisor: Supervisor, spec: C
     assert child_spec.log.read_text() == "yesterday\n"
 
 
-def test_a_program_that_is_not_there_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+def test_a_program_that_is_not_there_is_an_error(supervisor: Supervisor, spec: MakeSpec) -> None:
     child = supervisor.start(spec(command=["/no/such/program"]))
     with pytest.raises(ChildNotReady, match="cannot run /no/such/program: No such file"):
         supervisor.wait_ready([child], lambda: False, 20)
 
 
-def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
+def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: MakeSpec) -> None:
     child = supervisor.start(spec())
     with pytest.raises(ChildNotReady, match="not ready, and no progress for 0 s"):
         supervisor.wait_ready([child], lambda: False, 0)
 
 
 @pytest.mark.slow
-def test_a_child_that_gets_on_has_time(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+def test_a_child_that_gets_on_has_time(supervisor: Supervisor, spec: MakeSpec, tmp_path: Path) -> None:
     """It used to be ended by the clock, however little of the machine it had got."""
     # It takes four seconds, and a quarter of one of the CPU in each.
     busy = """
@@ -141,7 +152,7 @@ time.sleep(60)
         supervisor.wait_ready([spins], lambda: False, timeout=0.4)
 
 
-def test_who_stops_starts_nothing(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+def test_who_stops_starts_nothing(supervisor: Supervisor, spec: MakeSpec, tmp_path: Path) -> None:
     asked, answer = threading.Event(), threading.Event()
 
     class Slow:
@@ -170,11 +181,10 @@ def test_who_stops_starts_nothing(supervisor: Supervisor, spec: Callable[..., Ch
 
 
 def test_a_crashed_child_is_started_again(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, up: Callable[..., Child], reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESTART", Backoff(first_s=0.01, longest_s=15.0, jitter=False))
-    child = supervisor.start(spec())
-    supervisor.wait_ready([child], said(child, "up"), 20)
+    child = up()
     first = child.pid
     child.send(signal.SIGKILL)
     reports.wait(1)
@@ -184,9 +194,7 @@ def test_a_crashed_child_is_started_again(
     assert "child ended (SIGKILL); starting it again in 0.01 s" in reports.lines[0]
 
 
-def test_delays_grow(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delays_grow(supervisor: Supervisor, spec: MakeSpec, reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART", Backoff(first_s=0.01, longest_s=0.04, jitter=False))
     supervisor.start(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(1)"])).now_ready()
     reports.wait(4)
@@ -194,16 +202,15 @@ def test_delays_grow(
     assert delays == ["0.01", "0.02", "0.04", "0.04"]
 
 
-def test_a_stopped_child_stays_away(supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports) -> None:
-    child = supervisor.start(spec())
-    supervisor.wait_ready([child], said(child, "up"), 20)
+def test_a_stopped_child_stays_away(supervisor: Supervisor, up: Callable[..., Child], reports: Reports) -> None:
+    child = up()
     supervisor.stop_child(child)
     assert child.ended
     assert child.pid is None
     assert reports.lines == []
 
 
-def test_children_stop_in_order(supervisor: Supervisor, spec: Callable[..., ChildSpec], tmp_path: Path) -> None:
+def test_children_stop_in_order(supervisor: Supervisor, up: Callable[..., Child], tmp_path: Path) -> None:
     ends = tmp_path / "ends"
     script = (
         "import os, signal, sys\n"
@@ -213,26 +220,23 @@ def test_children_stop_in_order(supervisor: Supervisor, spec: Callable[..., Chil
     )
     command = [sys.executable, "-S", "-c", script]
     for role in (Role.REDIS, Role.API, Role.FLOWER, Role.WORKER):
-        child = supervisor.start(spec(role.name, command, role, NAME=role.name))
-        supervisor.wait_ready([child], said(child, "up"), 20)
+        up(role.name, command, role, NAME=role.name)
     supervisor.stop()
     assert ends.read_text() == "WORKER API FLOWER REDIS "
 
 
 def test_a_child_that_does_not_stop_is_killed(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, up: Callable[..., Child], reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.GRACE_SECONDS, Role.API, 0.01)
-    child = supervisor.start(spec(command=STUBBORN, role=Role.API))
-    supervisor.wait_ready([child], said(child, "up"), 20)
+    child = up(command=STUBBORN, role=Role.API)
     supervisor.stop()
     assert child.ended
     assert reports.lines == ["child did not stop in time and was killed"]
 
 
-def test_kill_does_not_wait(supervisor: Supervisor, spec: Callable[..., ChildSpec]) -> None:
-    child = supervisor.start(spec(command=STUBBORN))
-    supervisor.wait_ready([child], said(child, "up"), 20)
+def test_kill_does_not_wait(supervisor: Supervisor, up: Callable[..., Child]) -> None:
+    child = up(command=STUBBORN)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
     supervisor.kill()
@@ -241,7 +245,7 @@ def test_kill_does_not_wait(supervisor: Supervisor, spec: Callable[..., ChildSpe
 
 
 @pytest.mark.parametrize(("drain", "grace"), [("5", 35.0), ("", 30.0), ("soon", 30.0)])
-def test_a_worker_has_its_drain_time_to_stop(spec: Callable[..., ChildSpec], drain: str, grace: float) -> None:
+def test_a_worker_has_its_drain_time_to_stop(spec: MakeSpec, drain: str, grace: float) -> None:
     assert spec(ROLLOUTPOOL_DRAIN_SECONDS=drain).grace_seconds == grace
     assert spec().grace_seconds == 60.0
 
@@ -270,7 +274,7 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path) -> None:
 
 
 def test_a_first_process_that_refuses_to_start_has_no_second(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec], reports: Reports
+    supervisor: Supervisor, spec: MakeSpec, reports: Reports
 ) -> None:
     refusing = replace(spec(command=[sys.executable, "-S", "-c", "raise SystemExit(2)"]), refusal=2)
     child = supervisor.start(refusing, ready=True)
@@ -281,7 +285,7 @@ def test_a_first_process_that_refuses_to_start_has_no_second(
 
 def test_a_later_refusal_is_a_crash_like_others(
     supervisor: Supervisor,
-    spec: Callable[..., ChildSpec],
+    spec: MakeSpec,
     reports: Reports,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -298,14 +302,13 @@ def test_a_later_refusal_is_a_crash_like_others(
 
 
 def test_the_second_signal_reaches_the_children_and_the_third_kills(
-    supervisor: Supervisor, spec: Callable[..., ChildSpec]
+    supervisor: Supervisor, up: Callable[..., Child]
 ) -> None:
     script = (
         "import signal; signal.signal(15, lambda *_: print('told', flush=True)); print('up', flush=True)\n"
         "while True: signal.pause()"
     )
-    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", script]))
-    supervisor.wait_ready([child], said(child, "up"), 20)
+    child = up(command=[sys.executable, "-S", "-c", script])
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
     supervisor.wait_ready([child], said(child, "told"), 20)

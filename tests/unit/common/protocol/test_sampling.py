@@ -6,16 +6,6 @@ from pydantic import ValidationError
 from rolloutpool_common.protocol.sampling import RESERVED_CALLBACK_KEYS, BatchSamplingParams, SamplingParams
 
 
-def test_defaults_are_the_protocol_s() -> None:
-    assert SamplingParams().model_dump() == {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "max_tokens": 512,
-        "stop": None,
-        "logprobs": True,
-    }
-
-
 def test_v1_drops_what_the_batch_api_passes_on() -> None:
     given = {"top_k": 5, "seed": 1, "chat_template_kwargs": {"a": 1}}
     assert "top_k" not in SamplingParams.model_validate(given).model_dump()

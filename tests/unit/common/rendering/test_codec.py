@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.families import GENERATION
 from tests.support.examples import examples
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tests.tokenizers.libraries import chat
@@ -19,8 +20,7 @@ from rolloutpool_common.rendering.control_tokens import NONCE, split_marks
 from rolloutpool_common.testing import TINY_TOKENIZER
 
 CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}FILTERED{{ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}FILTERED{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
 )
 
 
@@ -43,7 +43,7 @@ PARTS = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
     "{{ m.content if m.content is string else m.content[0].text }}{{ '<|im_end|>\\n' }}{% endfor %}"
     "{% if tools %}{% for tool in tools %}{{ '<|name|>' + tool.function.name + '\\n' }}{% endfor %}{% endif %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    + GENERATION
 )
 
 

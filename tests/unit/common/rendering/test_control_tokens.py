@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.property.families import GENERATION
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -37,7 +38,7 @@ def writing(content: str, header: str = "") -> str:
         "{% for m in messages %}{{ '<|im_start|>' + m.role }}" + header + "{{ '\n' }}"
         "{{ " + content + " if m.role != 'assistant' else m.content }}"
         "{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments | tojson + ']' }}{% endfor %}"
-        "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        "{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
     )
 
 
@@ -198,7 +199,7 @@ def test_a_system_message_that_is_repeated_is_proved(make_tokenizer: MakeTokeniz
         "{% set first = messages[0].content[:80] if messages[0].role == 'system' else '' %}"
         "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
         "{{ first + '\n' if first and m.role == 'user' else '' }}{{ m.content }}{{ '<|im_end|>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        + GENERATION
     )
     tokenizer = make_tokenizer(template)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.property.families import GENERATION, LOOP
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import (
@@ -48,10 +49,6 @@ def test_unknown_role_is_refused_with_the_templates_reason(tiny: ChatTokenizer) 
 def test_our_own_sentinel_is_refused_as_content(tiny: ChatTokenizer) -> None:
     with pytest.raises(ContentUnsafe):
         text(tiny, {**USER, "content": f"a {NONCE} b"})
-
-
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 
 @pytest.mark.parametrize(

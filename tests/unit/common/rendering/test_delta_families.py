@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.property.families import GENERATION, LOOP
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, HistoryRewritten, RenderFailed, load_tokenizer
@@ -17,8 +18,6 @@ Message = dict[str, Any]
 
 USER: Message = {"role": "user", "content": "go on"}
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {}}}]
-GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
 
 
 def said(text: str = "I said") -> Message:
@@ -72,20 +71,6 @@ def test_a_delta_that_depends_on_what_is_not_given_is_refused(make_tokenizer: Ma
     tokenizer = make_tokenizer(NO_THINK)
     with pytest.raises(HistoryRewritten, match="depends on the system"):
         tokenizer.render_delta([USER], sampled=tokenizer.closing)
-
-
-SYSTEM_LAST = (  # as Mistral's: the system message stands in the last user message
-    "{% set first = messages[0].content + '\n' if messages[0].role == 'system' else '' %}"
-    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{{ (first if loop.last and m.role == 'user' else '') + m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
-)
-
-
-def test_a_system_message_that_moves_to_the_last_message_is_not_said_twice(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer(SYSTEM_LAST)
-    history = [{"role": "system", "content": "Be kind."}, USER, said()]
-    for _ in range(3):  # the first uses of a shape are checked after the real history
-        assert "Be kind." not in delta(tokenizer, history, [USER], "I said<|im_end|>")
 
 
 PLAIN_HEADERS = (

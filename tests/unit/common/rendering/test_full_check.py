@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.property.families import FAMILIES, lay_out
+from tests.property.families import FAMILIES, GENERATION, lay_out
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, Delta, load_tokenizer
@@ -139,8 +139,7 @@ TOOLS_LAST = (  # as Mistral's: tools and system message stand in front of the l
     "{% for m in messages if m.role != 'system' %}"
     "{% if loop.last and m.role == 'user' and tools %}{{ tools[0].function.name }}{% endif %}"
     "{{ '<|im_start|>' + m.role + '\n' + (first if loop.last and m.role == 'user' else '') }}"
-    "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
 )
 
 

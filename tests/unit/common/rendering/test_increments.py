@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.property.families import FAMILIES
+from tests.property.families import FAMILIES, GENERATION, LOOP
 from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tests.support.python_calls import python_calls
@@ -15,10 +15,7 @@ from rolloutpool_common.rendering import ChatTokenizer, RenderFailed, RerenderCo
 from rolloutpool_common.rendering.increments import CHECKS, EVERY, IncrementShape
 
 Message = dict[str, Any]
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+CHATML = LOOP + GENERATION
 COUNTS_ROUNDS = CHATML.replace("m.content +", "m.content + (' ' ~ loop.index if messages | length > 7 else '') +")
 QUESTION: Message = {"role": "user", "content": "What is 15 + 23?"}
 

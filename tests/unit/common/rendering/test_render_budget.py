@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tests.property.families import GENERATION, LOOP
 from tests.support.tiny_tokenizers import write_tokenizer
 
 from rolloutpool_common.rendering import (
@@ -20,8 +21,6 @@ from rolloutpool_common.rendering.render_budget import INTERCEPTED, guard
 
 USER: dict[str, Any] = {"role": "user", "content": "go on"}
 LONG: list[dict[str, Any]] = [USER, {"role": "assistant", "content": "yes"}, USER] * 4
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 ENDLESS = {
     "ranges": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "condition": "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.property.families import GENERATION, LOOP
 from tests.property.odd_families import lay_out_models
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, RerenderCounter, load_tokenizer, rerender
 from rolloutpool_common.rendering.template import parse_arguments
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+CHATML = LOOP + GENERATION
 HISTORY: list[dict[str, Any]] = [
     {"role": "user", "content": "15 + 23?"},
     {"role": "assistant", "content": "<think>\nadd\n</think>\n\nI add."},
@@ -78,7 +76,7 @@ def test_null_content_is_put_right_where_the_template_cannot_take_it(make_tokeni
 QUOTING = (  # as Qwen2.5's: arguments that are text are written as JSON text, quotes and all
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    + GENERATION
 )
 
 

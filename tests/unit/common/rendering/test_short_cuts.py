@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.property.families import GENERATION, LOOP
 from tests.support.python_calls import python_calls
 from tests.support.tiny_tokenizers import MakeTokenizer
 
@@ -20,8 +21,6 @@ from rolloutpool_common.rendering.proof import Proof
 from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.rendering.short_cuts import SHORT_CHARACTERS, SHORT_MESSAGES
 
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 QUIET = LOOP + "{% if '/quiet' in messages[-1].content %}{{ '<|im_start|>assistant\nshh' }}{% else %}" + GENERATION
 QUIET += "{% endif %}"
 COUNTED = LOOP.replace("m.content", "m.content ~ messages | length") + GENERATION

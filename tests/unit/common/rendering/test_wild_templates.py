@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
-from tests.property.families import lay_out
+from tests.property.families import GENERATION, lay_out
 from tests.property.rare_families import RARE
 from tests.property.wild_families import WILD
 from tests.support.tiny_tokenizers import MakeTokenizer
@@ -228,7 +228,7 @@ def test_control_strings_of_a_system_message_that_is_repeated_stay_text(
 QUESTIONS_WITH_TOOLS = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{{ ' (tools: ' ~ tools | length ~ ')' if tools and m.role == 'user' }}{{ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    + GENERATION
 )
 
 
@@ -251,7 +251,7 @@ def test_control_strings_of_tools_that_are_shown_with_each_question_stay_text(
 
 DATED = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + ' at ' + strftime_now('%S.%f') + '\n' + m.content }}"
-    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}" + GENERATION
 )
 
 

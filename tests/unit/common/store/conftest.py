@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from fakeredis import FakeAsyncRedis
 from tests.support.fake_store import FakeServer, fake_store
 
 from rolloutpool_common.store import Store
@@ -27,3 +28,9 @@ async def other(server: FakeServer) -> AsyncIterator[Store]:
     opened = fake_store(server)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def raw(server: FakeServer) -> FakeAsyncRedis:
+    """Redis itself, to look at keys and to break them."""
+    return FakeAsyncRedis(server=server)

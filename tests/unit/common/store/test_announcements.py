@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis import FakeAsyncRedis
 from tests.support.batches import announce
 
 from rolloutpool_common.protocol.workers import UnreadableWorker, Worker, WorkerRole
@@ -66,10 +66,10 @@ def test_a_beat_that_cannot_be_read_is_as_bad_as_an_announcement(field: str) -> 
     assert isinstance(read(FIRST_RELEASE, **{field: b"nonsense"}), UnreadableWorker)
 
 
-async def test_one_that_cannot_be_read_hides_no_other(store: Store, server: FakeServer) -> None:
+async def test_one_that_cannot_be_read_hides_no_other(store: Store, raw: FakeAsyncRedis) -> None:
     await announce(store, "ours")
     await announce(store, "strange")
-    await FakeAsyncRedis(server=server).hset(keys.worker("strange"), "about", b"{")
+    await raw.hset(keys.worker("strange"), "about", b"{")
     workers, unreadable = await store.workers.listed()
     assert [worker.worker_id for worker in workers] == ["ours"]
     assert [one.worker_id for one in unreadable] == ["strange"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, uids_of
+from tests.support.batches import claim, new_batch, status_of, uids_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -43,8 +43,7 @@ async def test_what_another_process_ends_meanwhile_is_counted(store: Store, othe
     await store.batches.submit(batch)
     counted, _ = await asyncio.gather(store.batches.cancel(batch.batch_id), other.batches.cancel(batch.batch_id))
     assert counted == 200
-    status = await store.batches.status(batch.batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch.batch_id)
     assert status.counts[RolloutStatus.CANCELLED] == 200
 
 

@@ -1,7 +1,7 @@
 """What a worker is told with a claim."""
 
 import pytest
-from tests.support.batches import claim, new_batch, result_of, submit, uids_of
+from tests.support.batches import claim, finish, new_batch, submit, uids_of
 
 from rolloutpool_common.store import Claim, ClaimRefused, Store
 
@@ -46,8 +46,7 @@ async def test_a_late_ticket_of_a_batch_that_is_being_deleted_brings_nothing_bac
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (uid,) = await submit(store)
-    claimed = await claim(store, uid)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    claimed = await finish(store, uid)
 
     run = store.connection.script
 

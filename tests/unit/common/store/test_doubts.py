@@ -2,12 +2,12 @@
 
 from datetime import UTC, datetime
 
-from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis import FakeAsyncRedis
 
 from rolloutpool_common.store import Store, doubts, keys
 
 
-async def test_a_doubt_keeps_its_finder_and_the_earliest_time(store: Store, other: Store, server: FakeServer) -> None:
+async def test_a_doubt_keeps_its_finder_and_the_earliest_time(store: Store, other: Store, raw: FakeAsyncRedis) -> None:
     assert await store.doubts.listed() == []
     await store.doubts.add("w1", {"t.1": 60.0})
     (first,) = await other.doubts.listed()
@@ -20,7 +20,7 @@ async def test_a_doubt_keeps_its_finder_and_the_earliest_time(store: Store, othe
     assert (then.found_ms, then.worker_id) == (first.found_ms, "w1")
     assert then.since_ms < first.since_ms - 500_000
     assert (await store.totals.read()).totals == {"doubts": 1}
-    assert await FakeAsyncRedis(server=server).ttl(keys.DOUBTS) == -1
+    assert await raw.ttl(keys.DOUBTS) == -1
 
 
 async def test_the_answer_to_a_beat_says_how_many_there_are(store: Store) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeRedis, FakeServer
-from tests.support.batches import OWNER, announce, claim, new_batch, submit
+from tests.support.batches import OWNER, announce, claim, new_batch, status_of, submit, view_of
 from tests.support.places import places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -175,8 +175,7 @@ async def test_a_worker_that_lacks_something_gives_the_ticket_back_unclaimed(
     for _ in range(arrivals):
         assert await store.rollouts.claim(uid, "plain") is ClaimRefused.UNSUITED
     assert where(redis, [uid]) == [LANE]
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert (view.status, view.attempt) == (RolloutStatus.QUEUED, 0)
     assert shown(await reserve(store)) == [(0, MAZE_OFFER)]
     assert (await claim(store, uid, "maze0")).attempt == 1
@@ -243,8 +242,7 @@ async def test_what_waits_in_lanes_is_counted_with_the_outboxes(store: Store) ->
 async def test_the_state_says_what_no_live_worker_has(store: Store) -> None:
     await workers(store, suited=0)
     uids = await submit(store, [MAZE, {}, {"grader": {"name": "judge"}, **MAZE}])
-    status = await store.batches.status(uids[0].rpartition("-")[0], OWNER)
-    assert status is not None
+    status = await status_of(store, uids[0])
     assert [(one.waits_for, one.message) for one in status.waiting] == [
         (WaitsFor.WORKER, "no live worker has environment 'maze'; start one that does"),
         (WaitsFor.WORKER, "no live worker has environment 'maze', grader 'judge'; start one that does"),
@@ -257,8 +255,7 @@ async def test_the_slots_of_those_that_are_not_suited_do_not_count(store: Store)
     await workers(store)
     (uid,) = await submit(store, 1, shared=MAZE)
     await store.workers.beat("maze0", running=1, tokenizers={})
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.waiting is not None
     assert view.waiting.message == "all 1 slots of 1 suited workers are taken"
 

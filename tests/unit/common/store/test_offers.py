@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis import FakeAsyncRedis
 from tests.support.batches import announce, new_batch, submit
 
 from rolloutpool_common.protocol.batch import Priority
@@ -16,15 +16,10 @@ MAZE = spell(["environment:maze", RELEASE])
 MAZE_OFFER = digest_of(MAZE)
 
 
-@pytest.fixture
-def redis(server: FakeServer) -> FakeAsyncRedis:
-    return FakeAsyncRedis(server=server)
-
-
-async def announce_as_before(redis: FakeAsyncRedis, worker: str, about: bytes) -> None:
+async def announce_as_before(raw: FakeAsyncRedis, worker: str, about: bytes) -> None:
     """As a release did that said nothing of offers."""
-    await redis.hset(keys.worker(worker), mapping={"about": about, "running": 0})
-    await redis.zadd(keys.WORKERS, {worker: 2_000_000_000_000})
+    await raw.hset(keys.worker(worker), mapping={"about": about, "running": 0})
+    await raw.zadd(keys.WORKERS, {worker: 2_000_000_000_000})
 
 
 def earlier(**changes: object) -> bytes:
@@ -32,52 +27,52 @@ def earlier(**changes: object) -> bytes:
     return orjson.dumps({**about, **changes})
 
 
-async def noted(redis: FakeAsyncRedis) -> dict[str, str]:
-    found: dict[Any, Any] = await redis.hgetall(keys.OFFERS)
+async def noted(raw: FakeAsyncRedis) -> dict[str, str]:
+    found: dict[Any, Any] = await raw.hgetall(keys.OFFERS)
     return {digest.decode(): text.decode() for digest, text in found.items() if digest != b"read"}
 
 
-async def test_workers_with_the_same_offer_are_counted_together(store: Store, redis: FakeAsyncRedis) -> None:
+async def test_workers_with_the_same_offer_are_counted_together(store: Store, raw: FakeAsyncRedis) -> None:
     for worker in ("a", "b"):
         await announce(store, worker, environments=["maze"])
     await announce(store, "c")
     assert (await store.offers.look()).changed
     assert not (await store.offers.look()).changed
-    assert sorted((await noted(redis)).values()) == sorted([f"2 1 {MAZE}", f"1 1 {spell([RELEASE])}"])
+    assert sorted((await noted(raw)).values()) == sorted([f"2 1 {MAZE}", f"1 1 {spell([RELEASE])}"])
 
 
-async def test_those_that_take_no_work_do_not_count(store: Store, redis: FakeAsyncRedis) -> None:
+async def test_those_that_take_no_work_do_not_count(store: Store, raw: FakeAsyncRedis) -> None:
     await announce(store, "drains", environments=["maze"])
     await store.workers.beat("drains", running=0, tokenizers={}, draining=True)
     await announce(store, "isolated", role=WorkerRole.ISOLATED, environments=["maze"])
     await announce(store, "dead", environments=["maze"])
     assert await store.workers.condemn("dead")
     await store.offers.look()
-    assert await noted(redis) == {}
+    assert await noted(raw) == {}
 
 
 async def test_one_that_is_late_keeps_its_offer_and_has_no_share_of_the_window(
-    store: Store, redis: FakeAsyncRedis
+    store: Store, raw: FakeAsyncRedis
 ) -> None:
     await announce(store, "late", environments=["maze"])
-    await redis.zadd(keys.WORKERS, {"late": 1})
+    await raw.zadd(keys.WORKERS, {"late": 1})
     await store.offers.look()
-    assert await noted(redis) == {MAZE_OFFER: f"0 1 {MAZE}"}
+    assert await noted(raw) == {MAZE_OFFER: f"0 1 {MAZE}"}
 
 
-async def test_the_announcement_of_an_earlier_release_is_read_for_it(store: Store, redis: FakeAsyncRedis) -> None:
-    await announce_as_before(redis, "old", earlier(environments=["maze"]))
-    await announce_as_before(redis, "strange", b"{")
+async def test_the_announcement_of_an_earlier_release_is_read_for_it(store: Store, raw: FakeAsyncRedis) -> None:
+    await announce_as_before(raw, "old", earlier(environments=["maze"]))
+    await announce_as_before(raw, "strange", b"{")
     assert (await store.offers.look()).changed
-    assert sorted((await noted(redis)).values()) == sorted(["1 0 " + spell(["environment:maze"]), "1 0 " + spell([])])
+    assert sorted((await noted(raw)).values()) == sorted(["1 0 " + spell(["environment:maze"]), "1 0 " + spell([])])
     assert not (await store.offers.look()).changed
 
 
 async def test_an_earlier_release_gets_what_every_worker_has_of_what_was_there_and_nothing_else(
-    store: Store, redis: FakeAsyncRedis
+    store: Store, raw: FakeAsyncRedis
 ) -> None:
     before = await submit(store, [{"environment": {"name": "maze"}}] * 2)
-    await announce_as_before(redis, "old", earlier(environments=["maze"]))
+    await announce_as_before(raw, "old", earlier(environments=["maze"]))
     await store.offers.look()
     assert [ticket.offer for ticket in await store.outbox.reserve(Priority.DEFAULT, 1)] == [""]
     batch = new_batch()
@@ -100,9 +95,9 @@ async def test_an_earlier_release_gets_what_every_worker_has_of_what_was_there_a
 
 
 async def test_a_worker_that_goes_meanwhile_leaves_nothing(
-    store: Store, redis: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
+    store: Store, raw: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await announce_as_before(redis, "old", earlier())
+    await announce_as_before(raw, "old", earlier())
     script = store.connection.script
 
     async def leaving(name: str, *args: object) -> object:
@@ -112,8 +107,8 @@ async def test_a_worker_that_goes_meanwhile_leaves_nothing(
 
     monkeypatch.setattr(store.connection, "script", leaving)
     await store.offers.look()
-    assert await redis.exists(keys.worker("old")) == 0
-    assert await noted(redis) == {}
+    assert await raw.exists(keys.worker("old")) == 0
+    assert await noted(raw) == {}
 
 
 async def test_a_request_gets_the_queue_of_those_that_can_carry_it_out(store: Store) -> None:

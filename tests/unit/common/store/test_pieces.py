@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.support.batches import OWNER, TOKENIZER, submit
 
 from rolloutpool_common.store import Store
@@ -10,12 +9,6 @@ from rolloutpool_common.store.pieces import KEPT_SECONDS, WRITING_SECONDS, Wante
 
 OTHER = "ef" * 32
 WRITTEN = b"gzip of " * 10
-
-
-@pytest.fixture
-def raw(store: Store) -> Any:
-    """Redis itself."""
-    return store.pieces._redis
 
 
 async def test_one_worker_at_a_time_is_told_to_write(store: Store, other: Store, raw: Any) -> None:
@@ -49,11 +42,6 @@ async def test_all_together_take_no_more_than_is_allowed(store: Store, raw: Any)
     await raw.delete(f"rp:pieces:{TOKENIZER}")
     assert await store.pieces.keep("12" * 32, b"x", max_bytes=most)
     assert set(await raw.hkeys("rp:pieces")) == {OTHER.encode(), b"12" * 32}
-
-
-async def test_the_capacity_counts_them(store: Store, raw: Any) -> None:
-    assert await store.pieces.keep(TOKENIZER, WRITTEN, max_bytes=1000)
-    assert sum(map(int, await raw.hvals("rp:pieces"))) == len(WRITTEN)
 
 
 async def test_what_is_used_stays_and_what_was_used_longest_ago_makes_room(store: Store, raw: Any) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, announce, claim, submit
+from tests.support.batches import announce, claim, submit, view_of
 from tests.support.journals import observation_record, turn_record
 
 from rolloutpool_common.outcomes import Category
@@ -65,8 +65,7 @@ async def test_the_result_of_a_poisonous_rollout_says_it(store: Store) -> None:
         await claim(store, uid, worker, WorkerRole.ISOLATED)
         await store.workers.report_end(worker, ended)
         await store.reconciliation.take_back(uid, worker)
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.result is not None
     assert view.result["failure"]["message"].startswith(
         "2 isolated workers died (signal:11) while they ran tools ['native_crash'] of turn 1"

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis import FakeAsyncRedis
 from tests.support.batches import OWNER, claim, submit
 
 from rolloutpool_common.protocol.waiting import WaitsFor
@@ -94,12 +94,11 @@ async def test_what_runs_does_not_wait_for_the_pool(store: Store) -> None:
 
 
 async def test_nothing_is_written_and_little_is_read(
-    store: Store, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+    store: Store, raw: FakeAsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_waits, "LOOK_SECONDS", 60.0)
     uid = (await submit(store))[0]
-    redis = FakeAsyncRedis(server=server)
-    before = {key: await redis.dump(key) for key in await redis.keys("*")}
+    before = {key: await raw.dump(key) for key in await raw.keys("*")}
     reads = 0
     listed = store.workers.listed
 
@@ -111,5 +110,5 @@ async def test_nothing_is_written_and_little_is_read(
     monkeypatch.setattr(Workers, "listed", counted)
     for _ in range(10):
         assert await waits(store, uid)
-    assert {key: await redis.dump(key) for key in await redis.keys("*")} == before
+    assert {key: await raw.dump(key) for key in await raw.keys("*")} == before
     assert reads == 2  # one for batches, one for rollouts

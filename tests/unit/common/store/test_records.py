@@ -110,17 +110,23 @@ def test_what_a_batch_shares_is_validated_once_and_comes_to_the_same(
             found.metadata["spoiled"] = True
 
 
-@pytest.mark.parametrize(("ids", "in_thread"), [(10, False), (LONG_RESULT + 1, True)])
-async def test_a_long_result_is_written_off_the_loop(
-    ids: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[threading.Thread] = []
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads in which something is compressed."""
+    found: list[threading.Thread] = []
 
     def noted(data: bytes) -> bytes:
-        threads.append(threading.current_thread())
+        found.append(threading.current_thread())
         return compress(data)
 
     monkeypatch.setattr(records, "compress", noted)
+    return found
+
+
+@pytest.mark.parametrize(("ids", "in_thread"), [(10, False), (LONG_RESULT + 1, True)])
+async def test_a_long_result_is_written_off_the_loop(
+    ids: int, in_thread: bool, threads: list[threading.Thread]
+) -> None:
     ledger = TokenLedger()
     ledger.seed([7] * ids)
     ledger.append_sampled([5, 6], [-0.5, -0.25], turn=1)
@@ -145,15 +151,8 @@ async def test_a_long_result_is_written_off_the_loop(
 
 @pytest.mark.parametrize(("characters", "in_thread"), [(10, False), (LONG_RECORD, True)])
 async def test_a_long_record_is_written_off_the_loop_and_the_same(
-    characters: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+    characters: int, in_thread: bool, threads: list[threading.Thread]
 ) -> None:
-    threads: list[threading.Thread] = []
-
-    def noted(data: bytes) -> bytes:
-        threads.append(threading.current_thread())
-        return compress(data)
-
-    monkeypatch.setattr(records, "compress", noted)
     journal = [observation_record("a"), observation_record("x" * characters)]
     assert await journal_texts(journal) == [compress(encode_record(record)) for record in journal]
     assert (threads[0] is not threading.main_thread()) == in_thread

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit
+from tests.support.batches import batch_of, claim, finish, new_batch, result_of, submit, view_of
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import RolloutStatus
@@ -42,7 +42,7 @@ async def test_it_takes_two_looks_and_no_more(store: Store, caplog: pytest.LogCa
     clock = Clock()
     audit = Strays(store.outbox._connection, clock=clock)
     uids = await submit(store, 5)
-    batch_id = uids[0].rpartition("-")[0]
+    batch_id = batch_of(uids[0])
     await store.outbox.reserve(Priority.DEFAULT, 2)
     await lose(store, uids[0])
     await lose(store, uids[4])
@@ -62,14 +62,14 @@ async def test_before_it_is_time_it_reads_nothing(store: Store) -> None:
     await lose(store, uid)
     clock.now += AUDIT_SECONDS - 1
     assert await audit.look() == []
-    assert await looks(audit, clock, 2) == [[], [Stray(uid.rpartition("-")[0], 0, "never claimed", 0)]]
+    assert await looks(audit, clock, 2) == [[], [Stray(batch_of(uid), 0, "never claimed", 0)]]
 
 
 async def test_an_outbox_that_stands_in_no_line_gets_its_turn_again(store: Store) -> None:
     clock = Clock()
     audit = Strays(store.outbox._connection, clock=clock)
     (uid,) = await submit(store)
-    batch_id = uid.rpartition("-")[0]
+    batch_id = batch_of(uid)
     await store.outbox._redis.delete("rp:runs:default")
     assert await looks(audit, clock, 2) == [[], [Stray(batch_id, -1, "queued", 0)]]
     assert len(await store.outbox.reserve(Priority.DEFAULT, 9)) == 1
@@ -93,9 +93,7 @@ async def test_a_group_that_waits_for_its_grade_is_no_stray(store: Store) -> Non
 async def test_what_has_ended_is_looked_at_no_more(store: Store) -> None:
     (uid,) = await submit(store)
     assert await store.outbox._redis.scard("rp:open_batches") == 1
-    ended = await claim(store, uid)
-    await store.rollouts.finish(ended, result_of(ended))
+    await finish(store, uid)
     assert await store.outbox._redis.scard("rp:open_batches") == 0
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.status is RolloutStatus.COMPLETED

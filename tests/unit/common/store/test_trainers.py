@@ -1,6 +1,6 @@
 """What one worker has learned of a trainer another one knows, until it expires."""
 
-from fakeredis import FakeAsyncRedis, FakeServer
+from fakeredis import FakeAsyncRedis
 
 from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.store import Store, keys
@@ -16,11 +16,11 @@ async def test_what_is_learned_is_known_elsewhere_and_expires(store: Store, othe
     assert await store.trainers.kind("another") is TrainerKind.UNKNOWN
 
 
-async def test_it_expires(store: Store, server: FakeServer) -> None:
+async def test_it_expires(store: Store, raw: FakeAsyncRedis) -> None:
     await store.trainers.learn("name", TrainerKind.KEEPS_IDS)
-    assert 0 < await FakeAsyncRedis(server=server).ttl(keys.trainer("name")) <= KEEP_SECONDS
+    assert 0 < await raw.ttl(keys.trainer("name")) <= KEEP_SECONDS
 
 
-async def test_a_kind_of_a_later_version_is_unknown(store: Store, server: FakeServer) -> None:
-    await FakeAsyncRedis(server=server).set(keys.trainer("name"), "dreams")
+async def test_a_kind_of_a_later_version_is_unknown(store: Store, raw: FakeAsyncRedis) -> None:
+    await raw.set(keys.trainer("name"), "dreams")
     assert await store.trainers.kind("name") is TrainerKind.UNKNOWN

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 import orjson
-from fakeredis import FakeAsyncRedis, FakeServer
-from tests.support.batches import OWNER, claim, new_batch, result_of, submit, uids_of
+from fakeredis import FakeAsyncRedis
+from tests.support.batches import claim, new_batch, result_of, status_of, submit, uids_of, view_of
 
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
@@ -30,14 +30,12 @@ def waiting(endpoint: str = URL, *, next_in_s: float = 5.0) -> Waiting:
 
 async def read(store: Store, batch_id: str) -> list[Waiting]:
     """What the trainers' part of a batch's state says; the rest is in `test_pool_waits`."""
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch_id)
     return [found for found in status.waiting if found.endpoint]
 
 
 async def own(store: Store, uid: str) -> Waiting | None:
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.waiting
 
 
@@ -55,7 +53,7 @@ async def test_a_note_is_read_with_the_batch_until_it_is_taken_away(store: Store
     assert await read(store, batch.batch_id) == [other]
 
 
-async def test_the_rollouts_of_all_workers_are_counted(store: Store, server: FakeServer) -> None:
+async def test_the_rollouts_of_all_workers_are_counted(store: Store, raw: FakeAsyncRedis) -> None:
     batch = new_batch(60)
     await store.batches.submit(batch)
     uids = uids_of(batch)
@@ -70,19 +68,17 @@ async def test_the_rollouts_of_all_workers_are_counted(store: Store, server: Fak
     assert [found.rollouts for found in await read(store, batch.batch_id)] == [1, 1]
     await store.waits.clear(uids[59], 1, URL)
     assert [found.endpoint for found in await read(store, batch.batch_id)] == ["http://trainer:8082"]
-    redis = FakeAsyncRedis(server=server)
     key = keys.batch(batch.batch_id, f"{FIELD}http://trainer:8082")
-    assert 0 < await redis.pttl(key) <= (STALE_SECONDS + 5.0) * 1000
+    assert 0 < await raw.pttl(key) <= (STALE_SECONDS + 5.0) * 1000
 
 
-async def test_a_rollout_whose_worker_died_is_counted_no_more_than_its_note(store: Store, server: FakeServer) -> None:
+async def test_a_rollout_whose_worker_died_is_counted_no_more_than_its_note(store: Store, raw: FakeAsyncRedis) -> None:
     batch = new_batch(2)
     await store.batches.submit(batch)
     first, second = uids_of(batch)
     await store.waits.note(first, 1, waiting(), batch=True)
-    redis = FakeAsyncRedis(server=server)
     key = keys.batch(batch.batch_id, FIELD + URL)
-    await redis.zadd(key, {"0": 1.0})
+    await raw.zadd(key, {"0": 1.0})
     await store.waits.note(second, 1, waiting(), batch=True)
     assert [found.rollouts for found in await read(store, batch.batch_id)] == [1]
 
@@ -123,32 +119,30 @@ async def test_a_rollout_in_the_queue_goes_on_saying_that_its_port_is_closed(sto
     assert await own(store, uid) == noted
 
 
-async def test_a_note_that_is_out_of_date_or_foreign_does_not_count(store: Store, server: FakeServer) -> None:
+async def test_a_note_that_is_out_of_date_or_foreign_does_not_count(store: Store, raw: FakeAsyncRedis) -> None:
     batch = new_batch(1)
     await store.batches.submit(batch)
     uid = uids_of(batch)[0]
     held = await claim(store, uid)
     await store.waits.note(uid, held.attempt, waiting(next_in_s=-STALE_SECONDS - 1), batch=True)
-    redis = FakeAsyncRedis(server=server)
-    await redis.hset(keys.batch(batch.batch_id), f"{FIELD}http://other", '{"later": "version"}')
+    await raw.hset(keys.batch(batch.batch_id), f"{FIELD}http://other", '{"later": "version"}')
     assert await read(store, batch.batch_id) == []
     assert await own(store, uid) is None
-    await redis.hset(keys.rollout(uid), "waits", "1 nonsense")
+    await raw.hset(keys.rollout(uid), "waits", "1 nonsense")
     assert await own(store, uid) is None
 
 
-async def test_nothing_is_written_for_a_batch_that_is_gone_or_over(store: Store, server: FakeServer) -> None:
-    redis = FakeAsyncRedis(server=server)
+async def test_nothing_is_written_for_a_batch_that_is_gone_or_over(store: Store, raw: FakeAsyncRedis) -> None:
     gone = new_batch(1)
     await store.waits.note(uids_of(gone)[0], 1, waiting(), batch=True)
-    assert not await redis.exists(keys.batch(gone.batch_id), keys.rollout(uids_of(gone)[0]))
+    assert not await raw.exists(keys.batch(gone.batch_id), keys.rollout(uids_of(gone)[0]))
     uid = (await submit(store))[0]
     claimed = await claim(store, uid)
     await store.waits.note(uid, 1, waiting(), batch=True)
     await store.rollouts.finish(claimed, result_of(claimed))
     await store.waits.note(uid, 1, waiting(), batch=True)
     assert await read(store, claimed.batch_id) == []
-    assert not await redis.hexists(keys.rollout(uid), "waits")
+    assert not await raw.hexists(keys.rollout(uid), "waits")
 
 
 async def waited(store: Store, uid: str) -> Waiting | None:

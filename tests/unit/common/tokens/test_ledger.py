@@ -6,7 +6,6 @@ from array import array
 from dataclasses import replace
 
 import pytest
-from tests.support.journals import entry_document, parse_entry
 
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.entries import TokenizerFingerprint
@@ -20,7 +19,6 @@ from rolloutpool_common.tokens.errors import (
     TokenCountMismatch,
 )
 from rolloutpool_common.tokens.ledger import TokenLedger
-from rolloutpool_common.tokens.segments import SegmentKind
 
 
 def two_turns() -> TokenLedger:
@@ -51,24 +49,6 @@ def test_the_example_at_the_top_of_the_module() -> None:
     assert (second.prompt_ids, second.response_ids, second.response_mask) == ([1, 2, 3, 7, 21], [12], [1])
 
 
-def test_mask_is_one_exactly_where_the_policy_sampled() -> None:
-    ledger = two_turns()
-    assert ledger.ids == [1, 2, 3, 10, 11, 99, 20, 21, 12]
-    assert ledger.mask == [0, 0, 0, 1, 1, 0, 0, 0, 1]
-    (sample,) = ledger.samples()
-    assert sample.prompt_ids == [1, 2, 3]
-    assert sample.response_ids == [10, 11, 99, 20, 21, 12]
-    assert sample.response_mask == [1, 1, 0, 0, 0, 1]
-    assert sample.response_logprobs == [-0.5, -0.25, 0.0, 0.0, 0.0, -1.0]
-    assert [(s.kind, s.start, s.n, s.turn) for s in sample.segments] == [
-        (SegmentKind.SAMPLED, 0, 2, 1),
-        (SegmentKind.SYNTH_CLOSE, 2, 1, 1),
-        (SegmentKind.GLUE, 3, 2, 1),
-        (SegmentKind.SAMPLED, 5, 1, 2),
-    ]
-    assert sample.segments[0].policy_version == "v1"
-
-
 def test_export_ends_at_the_last_sampled_token() -> None:
     ledger = two_turns()
     ledger.append_glue([30, 31, 32], turn=2)
@@ -86,41 +66,12 @@ def test_untrained_turn_keeps_its_ids_and_loses_its_mask() -> None:
     assert ledger.segments[-1].logprobs == (-1.0, -2.0)
 
 
-def test_text_before_the_first_sampled_token_belongs_to_the_prompt() -> None:
-    ledger = TokenLedger()
-    ledger.seed([1])
-    ledger.append_glue([7], turn=1)
-    ledger.append_sampled([8], [-1.0], turn=1)
-    (sample,) = ledger.samples()
-    assert (sample.prompt_ids, sample.response_ids) == ([1, 7], [8])
-
-
 def test_digest_is_blake2b_of_little_endian_ids() -> None:
     ledger = two_turns()
     ledger.append_glue([30], turn=2)
     little = b"".join(i.to_bytes(4, "little") for i in ledger.ids)
     assert ledger.digest == hashlib.blake2b(little, digest_size=16).digest()
     assert ledger.head_digest == hashlib.blake2b(little[:-4], digest_size=16).digest()
-
-
-def test_equal_echo_changes_nothing() -> None:
-    ledger = two_turns()
-    ledger.append_glue([30], turn=2)
-    before = len(ledger.entries)
-    assert ledger.accept_echo(ledger.ids).kind is EchoKind.EQUAL
-    assert len(ledger.entries) == before
-
-
-@pytest.mark.parametrize("tail", [[30, 40], [30], [], [50, 51, 52]])
-def test_echo_that_differs_behind_the_head_replaces_the_tail(tail: list[int]) -> None:
-    ledger = two_turns()
-    ledger.append_glue([30, 31], turn=2)
-    verdict = ledger.accept_echo([1, 2, 3, 10, 11, 99, 20, 21, 12, *tail])
-    assert verdict.kind is EchoKind.TAIL
-    ledger.append_sampled([13], [-1.0], turn=3)
-    (sample,) = ledger.samples()
-    assert sample.prompt_ids + sample.response_ids == [1, 2, 3, 10, 11, 99, 20, 21, 12, *tail, 13]
-    assert sample.response_mask == [1, 1, 0, 0, 0, 1, *([0] * len(tail)), 1]
 
 
 def test_echo_that_differs_before_the_head_forks() -> None:
@@ -134,26 +85,6 @@ def test_echo_that_differs_before_the_head_forks() -> None:
     assert first == two_turns().samples()[0]
     assert second.prompt_ids == [1, 2, 3, 10, 12, 99, 20, 21, 12, 30]
     assert (second.response_ids, second.response_mask) == ([13], [1])
-
-
-def test_echo_that_ends_early_forks() -> None:
-    ledger = two_turns()
-    assert ledger.compare([1, 2, 3, 10]).kind is EchoKind.FORK
-
-
-def test_fork_without_a_reply_is_no_sample() -> None:
-    ledger = two_turns()
-    ledger.accept_echo([1, 7])
-    assert len(ledger.samples()) == 1
-
-
-def test_prompt_that_changes_before_anything_is_sampled_is_replaced() -> None:
-    ledger = two_turns()
-    ledger.accept_echo([1, 2, 3, 10, 7, 7])
-    assert ledger.accept_echo([1, 8]).kind is EchoKind.TAIL
-    ledger.append_sampled([9], [0.0], turn=3)
-    assert ledger.samples()[1].prompt_ids == [1, 8]
-    assert {s.kind for s in ledger.segments[:-1]} == {SegmentKind.PROMPT}
 
 
 def test_delta_echo_compares_behind_the_proved_prefix() -> None:
@@ -174,25 +105,6 @@ def test_forks_store_only_what_they_add() -> None:
     stored = sum(len(entry.ids) for entry in ledger.entries[1:])
     assert stored < 50 * 40
     assert len(ledger.samples()) == 50
-
-
-def test_a_turn_of_no_ids_still_moves_the_head() -> None:
-    ledger = two_turns()
-    ledger.append_glue([30], turn=2)
-    ledger.append_sampled([], [], turn=3)
-    ledger.append_close([99], turn=3)
-    assert ledger.pending_glue == 1
-    assert list(ledger.last_sampled(1)) == []
-    assert ledger.accept_echo([*ledger.ids[:-2], 31, 99]).kind is EchoKind.FORK
-
-
-def test_journal_restores_the_ledger() -> None:
-    ledger = two_turns()
-    ledger.accept_echo([1, 2, 3, 10, 7])
-    ledger.append_sampled([4294967295], [-1 / 3], turn=3)
-    journal = [entry_document(entry) for entry in ledger.entries]
-    assert TokenLedger.replay(map(parse_entry, journal)) == ledger
-    assert ledger.entries_since(len(journal) - 1) == ledger.entries[-1:]
 
 
 def test_another_fingerprint_cannot_resume() -> None:
@@ -254,13 +166,6 @@ def test_what_would_break_an_invariant_raises_and_changes_nothing() -> None:
     with pytest.raises(LedgerOrder):
         TokenLedger().accept_echo([1])
     assert ledger == before
-
-
-def test_sampled_again_after_a_fork_is_refused() -> None:
-    ledger = two_turns()
-    ledger.accept_echo([1, 2, 4])
-    with pytest.raises(LedgerOrder):
-        ledger.append_sampled([12], [0.0], turn=2)
 
 
 def test_arrays_are_ids_too() -> None:

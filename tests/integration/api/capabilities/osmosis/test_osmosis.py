@@ -13,7 +13,7 @@ from tests.support.durable_redis import durable_redis
 from tests.support.inside_api import Api, client_of, running_api
 from tests.support.scripted_worker import OWNER, ScriptedWorker, plain_result, run_v1
 from tests.support.secrets import SECRETS
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_api import body
 from rolloutpool_api.capabilities.osmosis import calls
@@ -195,15 +195,11 @@ async def test_what_is_refused(client: httpx.AsyncClient) -> None:
         ({"server_url": None}, "leave one out"),
         ({"completion_callback_url": "http://127.0.0.1:1"}, "up to 0.3.1"),
         ({"rollout_id": "a/b"}, "single path segment"),
-        ({"rollout_id": ...}, "Field required"),
         ({"chat_completions_url": ...}, "Field required"),
-        ({"initial_messages": "q"}, "valid list"),
-        ({"initial_messages": []}, "at least 1 item"),
         ({"grade": True}, "name a grader in metadata.rolloutpool.grader"),
         ({"metadata": {"rolloutpool": {"tool": []}}}, "metadata.rolloutpool.tool"),
         ({"chat_completions_url": "http://169.254.169.254/v1"}, "169.254.169.254"),
         ({"metadata": {"n": 2**70}}, "beyond 64 bits"),
-        ({"agent_timeout_sec": "soon"}, "valid number"),
     ]
     for changes, text in cases:
         answer = await client.post("/rollout", json=request(**{"llm_api_key": "sk-secret", **changes}))
@@ -279,13 +275,8 @@ async def test_a_poll_outlasts_a_restart_of_redis() -> None:
             uid = await uid_of(store)
             waiting = asyncio.create_task(poll(client, token))
             signals = api.server.config.app.state.services.store.signals  # type: ignore[union-attr]
-
-            async def is_waiting() -> bool:
-                # The reconciler watches too, what ends.
-                return any(name != keys.ENDS for name in signals._watches)
-
-            # Before that a poll is answered with 503: it has not renewed its lease.
-            await until(is_waiting)
+            # Before that a poll is answered with 503. The reconciler watches too, what ends.
+            await until_true(lambda: any(name != keys.ENDS for name in signals._watches))
             server.kill()
             await asyncio.sleep(0.5)
             server.start()
@@ -302,7 +293,7 @@ async def test_many_polls(api: Api, client: httpx.AsyncClient, worker: ScriptedW
     uid = await uid_of(store)
     services = api.server.config.app.state.services  # type: ignore[union-attr]
 
-    async def all_wait() -> bool:
+    def all_wait() -> bool:
         return len(services.store.signals._watches.get(uid.rpartition("-")[0], ())) == MANY
 
     async def polls(told: str) -> None:
@@ -310,10 +301,10 @@ async def test_many_polls(api: Api, client: httpx.AsyncClient, worker: ScriptedW
         assert {json.loads(bytes(answer.body))["status"] for answer in answers} == {told}
 
     waiting = asyncio.create_task(polls("running"))
-    await until(all_wait)
+    await until_true(all_wait)
     claim = await worker.claim(uid)
     await waiting
     waiting = asyncio.create_task(polls("cancelled"))
-    await until(all_wait)
+    await until_true(all_wait)
     await store.rollouts.cancel(claim.uid)
     await waiting

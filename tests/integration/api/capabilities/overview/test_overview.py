@@ -66,15 +66,14 @@ async def test_a_pool_that_works_is_calm(client: httpx.AsyncClient, worker: Scri
 
 
 async def test_a_redis_that_takes_no_writes_is_said_first(
-    client: httpx.AsyncClient, worker: ScriptedWorker, redis_url: str
+    client: httpx.AsyncClient, worker: ScriptedWorker, raw: Redis
 ) -> None:
     await submit(client)
-    async with Redis.from_url(redis_url) as raw:
-        await raw.config_set("min-replicas-to-write", 1)
-        try:
-            found, ready = await look(client), (await client.get("/readyz")).json()
-        finally:
-            await raw.config_set("min-replicas-to-write", 0)
+    await raw.config_set("min-replicas-to-write", 1)
+    try:
+        found, ready = await look(client), (await client.get("/readyz")).json()
+    finally:
+        await raw.config_set("min-replicas-to-write", 0)
     assert found.verdict.startswith("No work is taken: Redis takes no writes: it has too few replicas")
     assert found.troubles[0].kind == "closed"
     assert ready["submits"] == "closed"
@@ -83,13 +82,12 @@ async def test_a_redis_that_takes_no_writes_is_said_first(
 
 
 async def test_workers_that_are_not_heard_of_are_told(
-    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, redis_url: str
+    client: httpx.AsyncClient, worker: ScriptedWorker, store: Store, raw: Redis
 ) -> None:
     other = ScriptedWorker(store, "w-gone")
     await other.announce(host="lost-host")
     await other.claim(f"{await submit(client)}-0")
-    async with Redis.from_url(redis_url) as raw:
-        await raw.zincrby("rp:workers", -9000, "w-gone")
+    await raw.zincrby("rp:workers", -9000, "w-gone")
     found, ready = await look(client), (await client.get("/readyz")).json()
     (trouble,) = [one for one in found.troubles if one.kind == "silent"]
     assert trouble.title.startswith("1 worker has not been heard of for ")

@@ -56,24 +56,6 @@ async def test_a_name_that_no_batch_can_have_is_refused(client: httpx.AsyncClien
     assert answer.status_code == 422
 
 
-async def test_each_key_steers_its_own_runs(redis_url: str) -> None:
-    async with shared_api(redis_url) as client:
-        path = "/v1/runs/job7"
-        body = {"policy_version": 12}
-        assert (await client.put(f"{path}/policy_version", json=body, headers=auth("ann"))).status_code == 200
-        assert (await client.get(path, headers=auth("ann-read"))).json()["policy_version"] == 12
-        for method, to in (("PUT", "/policy_version"), ("POST", "/pause"), ("POST", "/resume")):
-            refused = await client.request(method, path + to, json=body, headers=auth("ann-read"))
-            assert refused.status_code == 403
-            assert (await client.request(method, path + to, json=body)).status_code == 401
-        for stranger in ("bob", "boss"):
-            assert (await client.get(path, headers=auth(stranger))).status_code == 404
-        # Bob has a run of the same name, and pauses it.
-        await client.post(f"{path}/pause", headers=auth("bob"))
-        mine = (await client.get(path, headers=auth("ann"))).json()
-        assert (mine["paused_at"], mine["policy_version"]) == (None, 12)
-
-
 async def test_a_pause_that_nobody_ends_is_ended_with_its_batches(redis_url: str, store: Store) -> None:
     async with running_api(redis_url, paused_seconds=10) as api, client_of(api) as client:
         accepted = (await client.post("/v1/batches", json=batch(2, run="job7"))).json()

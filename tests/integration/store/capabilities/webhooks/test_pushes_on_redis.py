@@ -1,12 +1,11 @@
 """A result of a batch with delivery is due until it is delivered or dead, and leased to one pusher at a time."""
 
-import asyncio
 from typing import Any
 
 import pytest
 import redis.asyncio
 from tests.integration.store.test_retention import check_nothing_is_left, run_some_batches
-from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.batches import OWNER, batch_of, finish, status_of, submit
 from tests.support.pushes import due_push
 
 from rolloutpool_common.capabilities.webhooks.pushes import Pushes
@@ -21,40 +20,29 @@ TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 async def finished(store: Store, count: int) -> list[str]:
     uids = await submit(store, count, asks={"webhooks": TO})
     for uid in uids:
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
+        await finish(store, uid)
     return uids
 
 
 async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
-    status = await store.batches.status(uid.rpartition("-")[0], OWNER)
-    assert status is not None
+    status = await status_of(store, uid)
     return {state: n for state, n in status.delivery.items() if n}
 
 
 async def test_nothing_is_due_without_delivery_or_before_the_end(store: Store) -> None:
     plain, *_ = await submit(store, 1)
-    claimed = await claim(store, plain)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    await finish(store, plain)
     await submit(store, 1, asks={"webhooks": TO})
     assert await Pushes(store).take(10, lease_s=1) == []
 
 
 async def test_every_end_is_pushed_also_a_cancelled_one(store: Store) -> None:
     done, cancelled = await submit(store, 2, asks={"webhooks": TO})
-    claimed = await claim(store, done)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    await finish(store, done)
     await store.rollouts.cancel(cancelled)
     assert {push.uid for push in await Pushes(store).take(10, lease_s=60)} == {done, cancelled}
     assert await delivery_counts(store, done) == {"pending": 2}
-    assert await Pushes(store).target(done.rpartition("-")[0]) == TO
-
-
-async def test_a_leased_push_is_nobody_else_s_until_the_lease_ends(store: Store, other: Store) -> None:
-    uids = await finished(store, 40)
-    lots = await asyncio.gather(*(Pushes(store if i % 2 else other).take(7, lease_s=60) for i in range(8)))
-    assert sorted(push.uid for lot in lots for push in lot) == sorted(uids)
-    assert await Pushes(store).take(10, lease_s=60) == []
+    assert await Pushes(store).target(batch_of(done)) == TO
 
 
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
@@ -105,8 +93,7 @@ async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
     store: Store, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (uid,) = await submit(store, asks={"webhooks": Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")})
-    claimed = await claim(store, uid)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    await finish(store, uid)
 
     async def die(*_: object) -> None:
         raise KeyError
@@ -114,7 +101,7 @@ async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
     with monkeypatch.context() as patched:
         patched.setattr(deletion, "_delete_rollouts", die)
         with pytest.raises(KeyError):
-            await store.batches.delete(uid.rpartition("-")[0])
+            await store.batches.delete(batch_of(uid))
     assert (await store.reconciliation.run_once()).deleted == 1
     assert await store.rollouts.view(uid, OWNER) is None
 

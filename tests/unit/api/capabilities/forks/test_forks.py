@@ -181,7 +181,7 @@ def test_faults_are_named_as_the_request_has_them() -> None:
         {"turn": 0},
         {"turn": -1},
         {"turn": 102},
-        {"turn": True},
+        {"turn": "many"},
         {"turn": 1, "n": 0},
         {"turn": 1, "n": 1025},
         {"turn": 1, "seed": -1},
@@ -191,8 +191,6 @@ def test_faults_are_named_as_the_request_has_them() -> None:
     ],
 )
 def test_nonsense_is_refused(document: dict[str, Any]) -> None:
-    if document == {"turn": True}:
-        document = {"turn": "many"}
     with pytest.raises(ValidationError):
         ForkRequest.model_validate(document)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolloutpool_common.capabilities.osmosis.request import OsmosisCancel, OsmosisRequest, Wire, wire_of
+from rolloutpool_common.capabilities.osmosis.request import OsmosisRequest, Wire, wire_of
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -53,7 +53,10 @@ def test_a_name_is_one_segment_of_a_path(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"rollout_id": ...},
         {"initial_messages": []},
+        {"initial_messages": "q"},
+        {"agent_timeout_sec": "soon"},
         {"initial_messages": [{"role": "robot"}]},
         {"chat_completions_url": "ftp://x"},
         {"chat_completions_url": "http://"},
@@ -104,11 +107,3 @@ def test_nulls_stand_for_nothing_as_the_sdk_sends_them() -> None:
         ("label", "metadata", "llm_api_key", "agent_timeout_sec", "grader_timeout_sec", "extra_fields")
     )
     assert OsmosisRequest.model_validate(body(**nulls)).options.max_turns == 100
-
-
-def test_how_many_selectors_a_cancel_has() -> None:
-    assert OsmosisCancel().selectors == 0
-    assert OsmosisCancel(ids=[]).selectors == 1
-    assert OsmosisCancel(prefix="").selectors == 1
-    assert OsmosisCancel(all=True).selectors == 1
-    assert OsmosisCancel(ids=[], prefix="", all=True).selectors == 3

@@ -10,7 +10,6 @@ from rolloutpool_common.capabilities.osmosis.response import (
     OsmosisRecord,
     OsmosisResult,
     OsmosisStatus,
-    running_result,
     to_osmosis,
 )
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, FinishReason, RolloutStatus
@@ -104,16 +103,3 @@ def test_a_failure_has_one_of_six_categories(
         "err_message": "why",
         "err_category": expected,
     }
-
-
-def test_what_expired_is_a_timeout_and_what_was_cancelled_is_cancelled() -> None:
-    expired = answered(status=RolloutStatus.EXPIRED, finish_reason=FinishReason.DEADLINE)
-    assert (expired.status, expired.err_category, expired.sample) == (OsmosisStatus.FAILURE, "timeout", None)
-    cancelled = answered(status=RolloutStatus.CANCELLED, finish_reason=FinishReason.CANCELLED)
-    assert (cancelled.status, cancelled.err_category, cancelled.sample) == (OsmosisStatus.CANCELLED, None, None)
-
-
-def test_what_has_not_ended_has_a_status_alone() -> None:
-    assert running_result("r", RolloutStatus.QUEUED) == OsmosisResult(rollout_id="r", status=OsmosisStatus.QUEUED)
-    assert running_result("r", RolloutStatus.RUNNING).status is OsmosisStatus.RUNNING
-    assert running_result("r", RolloutStatus.GRADING).status is OsmosisStatus.GRADING

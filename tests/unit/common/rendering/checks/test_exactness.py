@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.property.families import FAMILIES
+from tests.property.families import FAMILIES, GENERATION
 from tests.support.tiny_tokenizers import MakeTokenizer, write_tokenizer
 from tests.tokenizers.real import REAL_NAMES, TEMPLATE_NAMES, real_tokenizer
 
@@ -208,8 +208,7 @@ def test_what_the_template_itself_cannot_render_is_not_vouched_for(tmp_path: Pat
 NEEDS_OBJECTS = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% for c in m.tool_calls or [] %}"
     "{% for k, v in c.function.arguments.items() %}{{ k + '=' + v }}{% endfor %}{% endfor %}"
-    "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}" + GENERATION
 )
 
 

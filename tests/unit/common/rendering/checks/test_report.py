@@ -1,14 +1,13 @@
 """Reports on the tiny tokenizer, on templates made to be difficult, and on real ones."""
 
 import pytest
+from tests.property.families import GENERATION, LOOP
 from tests.support.tiny_tokenizers import MakeTokenizer
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.rendering.checks.exactness import ConstructVerdict
 from rolloutpool_common.rendering.checks.report import TokenizerReport, TokenizerVerdict, examine
 
-LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-GENERATION = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 WITH_CALLS = LOOP.replace(
     "m.content", "m.content + (m.tool_calls[0].function.arguments | tojson if m.tool_calls else '')"
 )

@@ -2,7 +2,7 @@
 
 import pytest
 import zstandard
-from tests.support.batches import OWNER, claim, new_batch, result_of, uids_of
+from tests.support.batches import claim, finish, new_batch, result_of, uids_of, view_of
 
 from rolloutpool_common.capabilities.engines.attachments import AttachmentLack
 from rolloutpool_common.capabilities.engines.kept import (
@@ -87,8 +87,7 @@ async def test_a_worker_that_lost_the_rollout_stores_nothing_beside_the_result(s
     (uid,) = uids_of(batch)
     lost = await claim(store, uid)
     await store.rollouts.give_back(lost, clean=True, counter="retries", delay_s=0)
-    held = await claim(store, uid, "w2")
-    await store.rollouts.finish(held, result_of(held))
+    await finish(store, uid, "w2")
     assert await store.rollouts.give_back(lost, clean=True, counter="retries", delay_s=0) is False
     with pytest.raises(ClaimLost):
         await store.rollouts.finish(lost, result_of(lost, status=RolloutStatus.FAILED), attachments=RECORD)
@@ -113,8 +112,7 @@ async def test_what_is_kept_for_a_grader_keeps_them_until_it_is_cancelled(store:
             await store.rollouts.finish(held, result_of(held, reward=1.0))
     assert await read_record(store, delivered) == RECORD
     await store.rollouts.cancel(cancelled)
-    view = await store.rollouts.view(cancelled, OWNER)
-    assert view is not None
+    view = await view_of(store, cancelled)
     assert view.result is not None
     assert view.result["finish_reason"] == FinishReason.CANCELLED
     assert await read_record(store, cancelled) is None

@@ -1,7 +1,7 @@
 """Versions of a run, and what a pause does to its rollouts in the queue."""
 
 import pytest
-from tests.support.batches import NOWHERE, OWNER, claim, new_batch, submit, uids_of
+from tests.support.batches import NOWHERE, OWNER, batch_of, claim, new_batch, status_of, submit, uids_of, view_of
 
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs, RunUnknown, TooManyRuns, VersionLower
@@ -117,8 +117,7 @@ class TestPause:
         assert [reserved.tickets for reserved in await store.outbox.reserve_all(500)] == [[], [], []]
         # The publisher asks for more only where more waits.
         assert not any(reserved.more_waiting for reserved in await store.outbox.reserve_all(500))
-        status = await store.batches.status(batch.batch_id, OWNER)
-        assert status is not None
+        status = await status_of(store, batch.batch_id)
         assert [(wait.waits_for, wait.rollouts) for wait in status.waiting] == [(WaitsFor.PAUSED, 10_000)]
 
     async def test_rollouts_say_that_they_wait_for_it(self, store: Store) -> None:
@@ -126,16 +125,14 @@ class TestPause:
         await claim(store, first)
         await Runs(store).pause(OWNER, RUN, limit_s=60)
         for uid in (first, second):
-            view = await store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(store, uid)
             assert view.waiting is not None
             assert view.waiting.waits_for is WaitsFor.PAUSED
             assert RUN in view.waiting.message
         await store.rollouts.cancel(second)
-        await store.batches.cancel(second.rpartition("-")[0])
+        await store.batches.cancel(batch_of(second))
         for uid in (first, second):
-            view = await store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(store, uid)
             assert view.result is not None
             assert view.result["waited_for"]["waits_for"] == "paused"
 
@@ -151,8 +148,7 @@ class TestPause:
         await redis.hset("rp:served", "clock_ms", 60_000)
         assert await end_pauses(store) == 1
         assert (await Runs(store).read(OWNER, RUN)).paused_at is None
-        status = await store.batches.status(open_batch.batch_id, OWNER)
-        assert status is not None
+        status = await status_of(store, open_batch.batch_id)
         assert (status.cancel_cause, status.counts[RolloutStatus.CANCELLED]) == (CancelCause.PAUSE, 3)
         theirs = await store.batches.status(foreign.batch_id, "other")
         assert theirs is not None
@@ -187,7 +183,6 @@ class TestStaleBatches:
         assert not await store.rollouts.give_back(held, clean=True, counter="stale", delay_s=0.0)
         again = await claim(store, uid)
         assert (ClaimedRun.of(again).restarts, again.journal_length, again.clean) == (1, 0, True)
-        status = await store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert status is not None
+        status = await status_of(store, uid)
         assert status.stale == {"restarted": 1}
         assert (await store.totals.read()).totals["stale:restarted"] == 1

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, claim, result_of, submit, uids_of
+from tests.support.batches import OWNER, batch_of, claim, finish, result_of, status_of, submit, uids_of
 from tests.support.pushes import due_push
 from tests.support.served_clock import ServedClock
 from tests.unit.common.store.test_leases import LEASE, leased, left_s
@@ -18,17 +18,10 @@ TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
 
 
 @pytest.fixture
-def raw(store: Store) -> Any:
-    """The server itself."""
-    return Pushes(store)._redis
-
-
-@pytest.fixture
 async def uid(store: Store) -> str:
     """A rollout that has ended and is to be pushed."""
     (ended,) = await submit(store, asks={"webhooks": TO})
-    claimed = await claim(store, ended)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    await finish(store, ended)
     return ended
 
 
@@ -53,8 +46,7 @@ async def due(store: Store, url: str, count: int, owner: str = OWNER) -> list[st
     """The uids of a batch with this webhook, whose rollouts have all ended."""
     uids = await submit(store, count, asks={"webhooks": Delivery(callback_url=url, secret="long enough")}, owner=owner)
     for uid in uids:
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
+        await finish(store, uid)
     return uids
 
 
@@ -141,20 +133,19 @@ async def test_all_pushes_of_a_batch_can_be_made_due_again(store: Store) -> None
     await Pushes(store).settle(one, "delivered")
     await Pushes(store).settle(two, "dead")
     await Pushes(store).settle(three, "down", retry_in_s=600)
-    batch_id = uids[0].rpartition("-")[0]
+    batch_id = batch_of(uids[0])
     assert two.uid in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
     assert await Pushes(store).retry(batch_id, 4) == 3
     assert await Pushes(store).retry(batch_id, 4) == 3
     assert two.uid not in (await Webhooks().dead_letters(store.connection, 100))["pushes"]
-    status = await store.batches.status(batch_id, OWNER)
-    assert status is not None
+    status = await status_of(store, batch_id)
     assert {state: n for state, n in status.delivery.items() if n} == {"delivered": 1, "pending": 3}
     assert {push.uid for push in await Pushes(store).take(9, lease_s=60)} == {*uids} - {one.uid}
 
 
 async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(store: Store, raw: Any) -> None:
     uids = await due(store, "http://up.example/", 3)
-    batch_id = uids[0].rpartition("-")[0]
+    batch_id = batch_of(uids[0])
     last = (await store.batches.results(batch_id, "0", 2)).next_cursor
     # Its deletion has begun, and has not come to the last rollout yet.
     await raw.hset(f"rp:batch:{batch_id}", "deleting", 1)
@@ -165,7 +156,7 @@ async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(sto
 
 async def test_a_batch_is_kept_once_for_its_pushes_and_the_repeated_call_says_so_too(store: Store, raw: Any) -> None:
     (uid,) = await due(store, "http://up.example/", 1)
-    batch_id = uid.rpartition("-")[0]
+    batch_id = batch_of(uid)
     await raw.zadd("rp:ended", {batch_id: 1})
     assert await Webhooks().holds(store.connection, batch_id)
     # The same call again, because its answer was lost: "not kept" would delete what waits.
@@ -182,14 +173,12 @@ async def test_a_batch_is_kept_once_for_its_pushes_and_the_repeated_call_says_so
 
 async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(store: Store) -> None:
     done, running, waiting = await submit(store, 3, asks={"webhooks": TO})
-    finished = await claim(store, done)
-    await store.rollouts.finish(finished, result_of(finished))
+    await finish(store, done)
     held = await claim(store, running)
-    assert await store.batches.cancel(done.rpartition("-")[0]) == 2
+    assert await store.batches.cancel(batch_of(done)) == 2
     assert {push.uid for push in await Pushes(store).take(10, lease_s=10)} == {running, waiting}
     assert (await store.workers.beat("w1", running=1, tokenizers={}))[1] == [held.token]
-    status = await store.batches.status(done.rpartition("-")[0], OWNER)
-    assert status is not None
+    status = await status_of(store, done)
     assert status.delivery == {"pending": 2, "stopped": 1}
 
 
