@@ -255,4 +255,5 @@ def split_uid(uid: str) -> tuple[str, int] | None:
     batch_id, dash, index = uid.rpartition("-")
     if not dash or not index.isascii() or not index.isdigit() or len(index) > 6:
         return None
-    return batch_id, int(index)
+    # A rollout has one uid: `-00` would be read as the first of its batch, by some routes and not by others.
+    return None if index.startswith("0") and index != "0" else (batch_id, int(index))
