@@ -43,7 +43,7 @@ async def test_a_name_that_is_rebound_while_a_worker_runs_leads_nowhere(redis_ur
 
     bind(THERE)
     own_hosts = ["unshare", "--mount", "sh", "-c", OWN_HOSTS, str(hosts)]
-    async with server(THERE) as good, server(HERE, good.port) as inner, opened_pool(redis_url) as pool:
+    async with server(HERE) as inner, server(THERE, inner.port) as good, opened_pool(redis_url) as pool:
         with started_worker(redis_url, run_by=own_hosts, ROLLOUTPOOL_ALLOWED_TARGETS=f"*,{THERE}") as worker:
             await worker.announced(pool.store)
             shared = {"server_url": f"http://{NAME}:{good.port}"}

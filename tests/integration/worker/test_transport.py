@@ -95,7 +95,7 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stale")
 @pytest.mark.parametrize("later", [[HERE], ["169.254.169.254"], ["::ffff:127.0.0.1"], [THERE, HERE], ["fe80::1%lo"]])
 async def test_a_name_that_is_rebound_leads_nowhere(calling: Calling, later: list[str]) -> None:
-    async with server(THERE) as good, server(HERE, good.port) as inner:
+    async with server(HERE) as inner, server(THERE, inner.port) as good:
         names = Names([THERE], later)
         async with calling(f"*,{THERE}", names) as client:
             url = f"http://rebinding.example:{good.port}"
@@ -110,7 +110,7 @@ async def test_a_name_that_is_rebound_leads_nowhere(calling: Calling, later: lis
 @pytest.mark.usefixtures("stale")
 async def test_the_address_that_was_checked_is_the_one_that_is_called(calling: Calling) -> None:
     """A name server that answers every other question with the inner address is asked once per connection."""
-    async with server(THERE) as good, server(HERE, good.port) as inner:
+    async with server(HERE) as inner, server(THERE, inner.port) as good:
         names = Names([THERE], [HERE])
         async with calling(f"*,{THERE}", names) as client:
             assert await call(client, f"http://flipping.example:{good.port}") == 200
