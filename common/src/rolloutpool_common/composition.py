@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
 from rolloutpool_common.capabilities.forks.origin import ForkedFromField, ForkField
+from rolloutpool_common.capabilities.forks.stored import StoredForks
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
     from rolloutpool_common.protocol.result import RolloutResult
 
-CAPABILITIES: tuple[StoredCapability, ...] = (StoredRuns(), Harness(), Grading(), Webhooks(), StoredOsmosis())
-"""Those that keep something in Redis."""
+CAPABILITIES: tuple[StoredCapability, ...] = (
+    StoredRuns(),
+    Harness(),
+    StoredForks(),
+    Grading(),
+    Webhooks(),
+    StoredOsmosis(),
+)
+"""Those for which the store does something."""
 
 COUNTED = [field for capability in CAPABILITIES for field in capability.counted]
 """Fields of a result whose values are counted, as `{field}:{value}`."""

@@ -53,6 +53,20 @@ async def test_forks_are_a_batch_that_keeps_the_parent_s_result(
     assert status["labels"] == {"tree": "1", "forked_from": parent.uid}
 
 
+async def test_a_fork_that_never_ran_says_what_it_is_a_fork_of(
+    client: httpx.AsyncClient, store: Store, worker: ScriptedWorker
+) -> None:
+    parent = await ended(client, worker)
+    accepted = (await fork(client, parent.uid, {"turn": 2, "n": 2, "server_url": URL})).json()
+    single, other = accepted["rollouts"]
+    await store.rollouts.cancel(single)
+    await store.batches.cancel(accepted["batch_id"])
+    for uid in (single, other):
+        result = (await client.get(f"/v1/rollouts/{uid}")).json()["result"]
+        assert result["status"] == "cancelled"
+        assert result["forked_from"] == {"uid": parent.uid, "turn": 2, "train_trunk": False}
+
+
 async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     parent = await ended(client, worker)
     document = {"turn": 1, "server_url": URL, "rollout_id": "tree/0"}

@@ -1,5 +1,5 @@
 """Engines, as all sides see them: what they say of ids besides log-probabilities.
 
 - `wire` has the fields that they add. `attachments` says what there is, and to which ids it belongs. Start here.
-- `kept` writes and reads what is stored of a rollout. `stored` is the capability, as the store sees it.
+- `kept` writes and reads what is stored of a rollout.
 """
