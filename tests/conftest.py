@@ -73,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = _spread(files, busy)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why a test failed that passed when it ran once more: a name alone does not say what to mend."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"RERUN {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+
+
 def _spread(files: list[list[pytest.Item]], among: list[pytest.Item]) -> list[pytest.Item]:
     """Puts files of tests at even distances among other tests, and never into the middle of one of their files."""
     mixed: list[pytest.Item] = []
