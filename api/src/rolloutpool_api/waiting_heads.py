@@ -5,8 +5,8 @@ and each such connection costs an open file.
 
 1. The wait begins when a connection is made, and with the first byte after an answer.
 2. It ends when the head is complete: then the key decides, and the body has limits of its own (`body`).
-3. After `CROWD_SECONDS` a connection is closed if so many of its client (an address) wait that they take too many of
-   the files that this process may open. A thousand programs on one busy machine are honest, and may take longer.
+3. After `CROWD_SECONDS` a connection is closed where more than `crowd` of its client (an address) wait. Each is an open
+   file, and no client gets all of them. A thousand programs of one busy machine are honest, and may take longer.
 4. After the time that the settings allow it is closed in any case.
 """
 
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 CROWD = 2048
-"""Most connections of one client that may wait for longer, and a quarter of the files where that is less."""
+"""The largest `crowd`, however many files this process may open."""
 CROWD_SECONDS = 1.0
 
 _BODY = b'{"error":{"message":"the request line and headers did not come in time"}}'
@@ -35,6 +35,7 @@ class WaitingHeads:
         self.seconds = seconds
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.crowd = CROWD if files == resource.RLIM_INFINITY else min(CROWD, files // 4)
+        """How many connections of one client may wait for longer than `CROWD_SECONDS`."""
         self.waiting: Counter[str] = Counter()
         """How many there are, by client."""
 

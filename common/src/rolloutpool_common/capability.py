@@ -1,4 +1,4 @@
-"""Says what a capability keeps in Redis, and does there: those that keep anything are in `composition`.
+"""Says what the store does for a capability, and keeps of it in Redis. `composition` lists those that need it.
 
 1. A batch uses a capability from its commit on, or never. The field `mark` of the batch's hash says so, where it keeps
    anything there.
