@@ -31,7 +31,7 @@ from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.transport import connection_settings
 from rolloutpool_trainer.errors import ChildFailed, KeysMissing, LocalPoolError, MissingExtra, PoolUnavailable
-from rolloutpool_trainer.local.ports import check_port, free_port
+from rolloutpool_trainer.local.ports import check_port, hold_port
 from rolloutpool_trainer.local.redis_server import start_redis
 from rolloutpool_trainer.local.state import State, new_secrets_key
 
@@ -107,6 +107,7 @@ class LocalPool:
         self._state: State | None = None
         self._started_workers: list[Child] = []
         self._flower_child: Child | None = None
+        self._held_ports: list[socket.socket] = []
 
     @property
     def url(self) -> str:
@@ -242,6 +243,8 @@ class LocalPool:
         # The server of the next start may have another port.
         self._redis_url = self._given_redis_url
         self._started_workers.clear()
+        while self._held_ports:
+            self._held_ports.pop().close()
 
     def kill(self) -> None:
         """Kills all processes at once. A signal handler may call it while `stop` waits for a drain."""
@@ -271,18 +274,23 @@ class LocalPool:
         if self._port:
             check_port(self._port, self._host, what="the API", option="--port or ROLLOUT_SERVER_PORT")
         else:
-            self._port = free_port(self._host)
+            self._port = self._hold_port()
         if self._door and self._door_port:
             check_port(self._door_port, self._host, what="the door", option="--door-port or ROLLOUTPOOL_DOOR_PORT")
         elif self._door:
-            self._door_port = free_port(self._host)
+            self._door_port = self._hold_port()
         if not self._flower:
             return
         if self._flower_port:
             option = "--flower-port or ROLLOUTPOOL_FLOWER_PORT"
             check_port(self._flower_port, self._host, what="Flower", option=option)
         else:
-            self._flower_port = free_port(self._host)
+            self._flower_port = self._hold_port()
+
+    def _hold_port(self) -> int:
+        port, held = hold_port(self._host)
+        self._held_ports.append(held)
+        return port
 
     def _start(self, name: str, role: Role, module: str, env: Mapping[str, str], *, ready: bool = False) -> Child:
         spec = ChildSpec(

@@ -1,9 +1,11 @@
-"""Finds out whether a port is free, and which one is.
+"""Finds out whether a port is free, and holds one that is until a server of ours listens on it.
 
-The answer holds for now: another process may take the port before ours listens on it.
+Without that another process may take it meanwhile: one of two pools that started together asked the other one's API for
+its workers.
 """
 
 import socket
+import sys
 
 from rolloutpool_trainer.errors import PortTaken
 
@@ -29,6 +31,22 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def hold_port(host: str = "127.0.0.1") -> tuple[int, socket.socket]:
+    """Takes a free port for a server that starts now or again: until the socket is closed, nobody else gets it.
+
+    The server can listen on it all the same, because it sets SO_REUSEADDR too, and this socket does not listen.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = socket.socket(family)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((host, 0))
+    port: int = held.getsockname()[1]
+    if sys.platform != "linux":
+        # Other systems would not let the server have it.
+        held.close()
+    return port, held
 
 
 def check_port(port: int, host: str, *, what: str, option: str) -> None:
