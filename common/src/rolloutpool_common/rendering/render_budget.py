@@ -4,15 +4,15 @@ Jinja's sandbox allows a `range` of 100,000 numbers, but a loop in a loop multip
 twice. Other templates count all earlier messages for each message, so their time grows with the square.
 
 1. `guard` compiles a template with a check in the body and in the condition of each loop, and in each macro.
-2. `RenderBudget.limit` gives a render its time. It counts for this thread alone, so a busy machine refuses nothing.
-3. Every 16th check compares the thread's CPU time with that limit, and raises RenderTooCostly past it.
+2. `RenderBudget.limit` gives a render its time. Only this thread's own work counts, so a busy machine or a large heap
+   refuses nothing.
+3. Every 16th check compares that work with the limit, and raises RenderTooCostly past it.
 4. Between two checks the work is bounded by the size of the texts. So the operators and filters that take a number and
    make something of that size refuse large numbers: they would never come to the next check.
 """
 
 import operator
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from jinja2.runtime import Context
 from jinja2.utils import generate_lorem_ipsum
 
 from rolloutpool_common.rendering.errors import RenderTooCostly
+from rolloutpool_common.rendering.thread_clock import work_seconds
 
 INTERCEPTED = frozenset({"*", "**"})
 """Operators that the sandbox must not compute while it compiles: `10 ** (10 ** 9)` holds the process for hours."""
@@ -68,7 +69,7 @@ class RenderBudget:
     def limit(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[None]:
         """Limits the render of these messages that this thread makes inside."""
         running = _running
-        start = time.thread_time()
+        start = work_seconds()
         running.deadline = start + self.seconds
         # Asked only past the deadline, because it takes longer than a usual render.
         running.characters = lambda: sum(len(str(message)) for message in messages)
@@ -76,7 +77,7 @@ class RenderBudget:
             yield
         except _OutOfTime:
             raise RenderTooCostly(
-                f"The chat template of {self.name!r} took more than {time.thread_time() - start:.1f} s of CPU time to "
+                f"The chat template of {self.name!r} took more than {work_seconds() - start:.1f} s of CPU time to "
                 f"render {len(messages)} messages, and had not ended. The limit is "
                 f"ROLLOUTPOOL_TEMPLATE_CPU_SECONDS={self.seconds:g}, and 0.5 s more for each million characters. Its "
                 "cost grows too fast with the conversation: limit the turns, or use another template."
@@ -94,12 +95,12 @@ def _check(context: Context, value: Any) -> Any:
     """Counts, as a filter: Jinja calls filters directly, and everything else by way of the sandbox."""
     running = _running
     running.checks += 1
-    if not running.checks % _EVERY and time.thread_time() > running.deadline:
+    if not running.checks % _EVERY and work_seconds() > running.deadline:
         if running.characters is None:
             raise _OutOfTime
         running.deadline += SECONDS_PER_CHARACTER * running.characters()
         running.characters = None
-        if time.thread_time() > running.deadline:
+        if work_seconds() > running.deadline:
             raise _OutOfTime
     return value
 

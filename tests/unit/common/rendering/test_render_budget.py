@@ -1,5 +1,6 @@
 """Templates whose renders never end, or take too long, are stopped; all others render what they rendered before."""
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rolloutpool_common.rendering import (
     render_budget,
 )
 from rolloutpool_common.rendering.errors import RenderFailed, RenderTooCostly
-from rolloutpool_common.rendering.render_budget import INTERCEPTED, guard
+from rolloutpool_common.rendering.render_budget import INTERCEPTED, RenderBudget, guard
 
 USER: dict[str, Any] = {"role": "user", "content": "go on"}
 LONG: list[dict[str, Any]] = [USER, {"role": "assistant", "content": "yes"}, USER] * 4
@@ -89,6 +90,18 @@ def test_quadratic_time_is_refused_for_long_conversations_only(tmp_path: Path) -
     assert "user 8" in tokenizer.render_text(LONG)
     with pytest.raises(RenderTooCostly):
         tokenizer.render_text(LONG * 500)
+
+
+def test_garbage_that_a_render_collects_is_not_its_work() -> None:
+    environment = ImmutableSandboxedEnvironment()
+    environment.globals["collect"] = gc.collect
+    source = "{% for i in range(32) %}{% if i == 3 %}{{ collect() }}{% endif %}{% endfor %}"
+    template = guard(environment, environment.parse(source))
+    kept = [[n] for n in range(1_000_000)]
+    start = time.thread_time()
+    with RenderBudget("x", 0.02).limit([USER]):
+        template.render()
+    assert time.thread_time() - start > 0.02, len(kept)
 
 
 def test_long_messages_have_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

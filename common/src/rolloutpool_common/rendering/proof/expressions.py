@@ -1,6 +1,5 @@
 """Evaluates a template's expressions with values that are partly unknown."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +34,7 @@ from rolloutpool_common.rendering.proof.values import (
     sources_of,
     unknown,
 )
+from rolloutpool_common.rendering.thread_clock import work_seconds
 
 STEPS = 12_000
 """Nodes that one run may come to: a tenth of a second. Of 290 templates, half of Gemma 4's come to more."""
@@ -67,7 +67,7 @@ class Expressions(ABC):
     def _step(self, node: nodes.Node) -> None:
         self._line = node.lineno or self._line
         self._steps += 1
-        if self._steps > STEPS or (not self._steps % 64 and time.thread_time() > self._deadline):
+        if self._steps > STEPS or (not self._steps % 64 and work_seconds() > self._deadline):
             raise NotUnderstood("more than may be computed")
 
     def reason(self, what: str, sources: frozenset[Source] = NOTHING, line: int | None = None) -> Reason:

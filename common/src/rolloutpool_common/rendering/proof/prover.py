@@ -14,7 +14,6 @@ nothing, it is that one. Where the first has found the parts of the text, few as
 A proof allows and never forbids: whatever is not imitated here is left unproved, with the reason.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +43,7 @@ from rolloutpool_common.rendering.proof.values import (
     sources_of,
 )
 from rolloutpool_common.rendering.sentinel import SENTINEL
+from rolloutpool_common.rendering.thread_clock import work_seconds
 from rolloutpool_common.rendering.transformers_compat import parse_template, template_keys
 
 SECONDS = 2.0
@@ -79,7 +79,7 @@ def prove(
 
     If not `whole`, nothing is said of independence where the parts are found and words had to be assumed.
     """
-    deadline = time.thread_time() + SECONDS
+    deadline = work_seconds() + SECONDS
     variables = {"documents": None, "add_generation_prompt": True, **names, **kwargs}
     guard = Assumptions(active=True)
     guarded = _run(environment, source, shape, variables, guard, deadline)
