@@ -166,7 +166,7 @@ async def test_a_server_that_hangs_is_huge_or_fails_hurts_its_own_rollouts_only(
             environments[name] = HttpEnvironment(name, HttpServer(url=url), Targets.loopback())
         monkeypatch.setattr(ENVIRONMENTS, "_things", environments)
         async with (
-            inside_worker(redis_url, tokenizers, infra_retries=0, tool_timeout=1) as worker,
+            inside_worker(redis_url, tokenizers, infra_retries=0, tool_timeout=3) as worker,
             scripted_trainer(tokenizer, guess(RIGHT), say("done")) as trainer,
         ):
             rollouts = [
