@@ -57,6 +57,8 @@ class StoreWorld(RuleBasedStateMachine):
         self.names: dict[str, str] = {}
         self.has_precancels: set[str] = set()
         self.paused = False
+        self.claimed: list[Claim] = []
+        """All claims that were ever made."""
         self.ids: dict[str, str] = {}
         """Worker -> the id of its present process."""
         self.condemned: set[str] = set()
@@ -105,6 +107,7 @@ class StoreWorld(RuleBasedStateMachine):
         grading = GradingClaim.of(answer)
         assert (grading.complete, grading.leads) == (model.kept is not None, model.batch.leader is model)
         model.status, model.token, model.worker, model.called = "running", token, self.ids[worker], False
+        self.claimed.append(answer)
         return answer
 
     def take_next(self, worker: str) -> Claim | None:
