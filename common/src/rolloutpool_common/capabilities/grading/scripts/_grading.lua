@@ -28,7 +28,10 @@ local function grading_on_end(batch, uid, index, status)
   redis.call('ZREM', P .. 'grading', uid)
   redis.call('UNLINK', k_rollout(uid, 'ungraded'), k_rollout(uid, 'grades'))
   -- A cancelled rollout delivers no ids, so nothing belongs to them.
-  if status == 'cancelled' then redis.call('UNLINK', k_rollout(uid, 'attachments')) end
+  if status == 'cancelled' then
+    hold_bytes(batch, -redis.call('STRLEN', k_rollout(uid, 'attachments')))
+    redis.call('UNLINK', k_rollout(uid, 'attachments'))
+  end
   if redis.call('HDEL', k_rollout(uid), 'stage', 'leads', 'held') > 0 then redis.call('HINCRBY', k_batch(batch), 'grading', -1) end
   local group = redis.call('HGET', k_batch(batch, 'groups'), index)
   if not group then return end
