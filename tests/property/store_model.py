@@ -117,6 +117,6 @@ class BatchModel:
 
     def late(self) -> list[RolloutModel]:
         """Lists what is delivered without a grade when the grader's deadline has passed."""
-        if self.leader is not None and self.leader.status == "running":
+        if self.paused or (self.leader is not None and self.leader.status == "running"):
             return []
         return [r for r in self.rollouts if r.kept is not None and not r.ended and r.status != "running"]

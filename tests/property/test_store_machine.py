@@ -154,7 +154,9 @@ class StoreMachine(StoreAttempts):
     def try_suspects(self, answer_lost: bool, company_first: bool) -> MultipleResults[Claim]:
         """An isolated worker takes the next suspect, if one waits. None may be asked twice, so each is tried alone."""
         worker = self.ids["w3"]
-        suspects = {uid: model for uid, model in self.rollouts.items() if model.status == "queued" and model.crashes >= 2}
+        suspects = {
+            uid: model for uid, model in self.rollouts.items() if model.status == "queued" and model.crashes >= 2
+        }
         can_go_on = {uid for uid, model in suspects.items() if not model.batch.paused}
         assert self.do(self.store.trials.may_start(self.ids["w1"])) == bool(can_go_on)
         waiting = {uid for uid in can_go_on if not suspects[uid].stopped and "w3" not in self.condemned}

@@ -64,6 +64,29 @@ local function grading_on_claim(notes, uid, now)
   end
 end
 
+-- Let the deadline of a grader be so many ms from now, for a rollout and for its group.
+local function put_off_grade(uid, group, ms)
+  local due, batch = str(now_ms() + ms), string.match(uid, '^(.*)%-%d+$')
+  redis.call('ZADD', P .. 'grading', 'XX', due, uid)
+  local field = group and 'due:' .. group
+  if field and redis.call('HEXISTS', k_batch(batch, 'group_counts'), field) == 1 then
+    redis.call('HSET', k_batch(batch, 'group_counts'), field, due)
+  end
+end
+
+-- A run goes on after a pause since `paused_ms`: the time of its graders stood still meanwhile.
+local function grading_on_resume(run, paused_ms)
+  local of = {}
+  for _, uid in ipairs(redis.call('ZRANGE', P .. 'grading', 0, -1)) do
+    local batch, index = string.match(uid, '^(.*)%-(%d+)$')
+    of[batch] = of[batch] or redis.call('HGET', k_batch(batch), 'run') or ''
+    if of[batch] == run then
+      local left = tonumber(redis.call('ZSCORE', P .. 'grading', uid)) - tonumber(paused_ms)
+      put_off_grade(uid, redis.call('HGET', k_batch(batch, 'groups'), index), left)
+    end
+  end
+end
+
 -- Some graders' deadlines have passed.
 local function grading_on_lead(chores, now)
   if #redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', now, 'LIMIT', 0, 1) > 0 then chores[#chores + 1] = 'grading' end
