@@ -6,12 +6,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, rule
 from tests.property.store_model import RolloutModel
 from tests.property.store_world import WHICH, WORKERS, StoreWorld, one_of
-from tests.support.batches import declare_dead
+from tests.support.batches import OWNER, declare_dead
 from tests.support.journals import observation_record
 
-from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.capabilities.grading.annotations import Annotations
+from rolloutpool_common.capabilities.harness.sessions import Sessions
+from rolloutpool_common.capabilities.harness.wire import SessionEnd
+from rolloutpool_common.capabilities.webhooks.pushes import Pushes
+from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.store import BatchDeleted, Claim, new_token
-from rolloutpool_common.store.keys import split_uid
+from rolloutpool_common.store.keys import split_uid, uid_of
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
 
 LONG_AGO_MS = 1
@@ -60,7 +64,8 @@ class StoreFaults(StoreWorld):
         """Time passes: what is delayed is due, and cancellations whose process died go on. So do graders' deadlines."""
         for uid in map(str, self.raw.zrange("rp:delayed", 0, -1)):
             self.raw.zadd("rp:delayed", {uid: LONG_AGO_MS})
-        for batch_id in map(str, self.raw.smembers("rp:cancelling") & self.batches.keys()):
+        going_on = [str(batch_id) for batch_id in self.raw.smembers("rp:cancelling") & self.batches.keys()]
+        for batch_id in going_on:
             self.raw.hset(f"rp:batch:{batch_id}", "cancelled_ms", LONG_AGO_MS)
         if grades_late:
             for uid in map(str, self.raw.zrange("rp:grading", 0, -1)):
@@ -70,14 +75,14 @@ class StoreFaults(StoreWorld):
         self.raw.hset("rp:served", "quiet_ms", 0)
         self.raw.hdel("rp:served", "seen_ms")
         assert self.do(self.store.reconciliation.run_once()).leader
-        for batch in self.batches.values():
+        for batch_id, batch in self.batches.items():
+            if batch_id in going_on:
+                self.cancelled_all(batch)
             for uid, model in zip(batch.uids, batch.rollouts, strict=True):
-                if batch.cancelled and not model.ended:
-                    self.end_outside(uid, RolloutStatus.CANCELLED)
-                elif model.overdue and model.kept is None and not model.ended:
+                if model.overdue and model.kept is None and not model.ended:
                     self.end_outside(uid, RolloutStatus.EXPIRED)
-                elif batch.unread and not model.ended:
-                    self.end_outside(uid, RolloutStatus.CANCELLED)
+            if batch.unread and not batch.over:
+                self.cancelled_all(batch)
             if grades_late:
                 for model in batch.late():
                     self.end_outside(batch.uids[batch.rollouts.index(model)], RolloutStatus.FAILED)
@@ -155,9 +160,9 @@ class StoreFaults(StoreWorld):
 
     @rule(which=WHICH)
     def delete_while_read(self, which: int) -> None:
-        """A batch is deleted while somebody reads it, and while late tickets of it come.
+        """A batch is deleted while it is read, and while late tickets, cancels, records and annotations of it come.
 
-        Whoever is told that this was all has all of it, and no ticket brings a rollout back.
+        Whoever is told that this was all has all of it, nothing brings a rollout back, and none ends once more.
         """
         ended = [b for b, batch in self.batches.items() if batch.over]
         if not ended:
@@ -183,8 +188,37 @@ class StoreFaults(StoreWorld):
                 answer = await self.store.rollouts.claim(uid, self.ids["w1"], WORKERS["w1"], token=new_token())
                 assert answer in ("ended", "gone")
 
+        async def look(uid: str) -> None:
+            while (view := await self.store.rollouts.view(uid, OWNER)) is not None:
+                assert view.result is not None
+
+        async def cancel(uid: str) -> None:
+            end, answer = RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED), ""
+            while answer != "gone":
+                answer = await self.store.rollouts.settle(*(split_uid(uid) or ("", 0)), end)
+                assert answer in (self.rollouts[uid].status, "gone")
+
+        async def annotate() -> None:
+            while await self.store.batches.total(batch_id, None) is not None:
+                await Annotations(self.store).append(batch_id, "r", {}, {0: {"a": [[1.0]]}}, max_bytes=10**6)
+
+        async def retry_pushes() -> None:
+            while await self.store.batches.total(batch_id, None) is not None:
+                await Pushes(self.store).retry(batch_id, len(uids))
+
+        async def end_session() -> None:
+            while await Sessions(self.store).end(uid_of(batch_id, 0), SessionEnd()) != "gone":
+                pass
+
+        async def go_on(claim: Claim) -> None:
+            while await self.store.batches.total(batch_id, None) is not None:
+                assert not await self.store.rollouts.restore(claim, [], turns=0)
+
         async def all_at_once() -> None:
-            await asyncio.gather(read(), *map(claim, uids), self.store.batches.delete(batch_id))
+            frozen = (go_on(one) for one in self.claimed if one.batch_id == batch_id)
+            others = (each(uid) for each in (claim, look, cancel) for uid in uids)
+            delete = self.store.batches.delete(batch_id)
+            await asyncio.gather(read(), annotate(), retry_pushes(), end_session(), *frozen, *others, delete)
 
         self.do(all_at_once())
         self.forget(batch_id)

@@ -35,6 +35,8 @@ class RolloutModel:
     """Attempt and worker of its conversation, once that is complete and is graded."""
     held: bool = False
     overdue: bool = False
+    push: str | None = None
+    """What became of its push, once it has ended: `due`, `delivered`, `dead` or `stopped`; None without a webhook."""
     result: dict[str, Any] | None = None
     """What must be delivered: attempt and worker of who ended it."""
 
@@ -85,6 +87,8 @@ class BatchModel:
     """Whether nobody has read it for as long as its lease lasts."""
     trunk: bytes | None = None
     """The result that its rollouts are forks of."""
+    pushed: bool = False
+    """Whether its results go to a webhook."""
     paused: bool = False
     cancelled: bool = False
     held: list[RolloutModel] = field(default_factory=list)
@@ -117,6 +121,6 @@ class BatchModel:
 
     def late(self) -> list[RolloutModel]:
         """Lists what is delivered without a grade when the grader's deadline has passed."""
-        if self.leader is not None and self.leader.status == "running":
+        if self.paused or (self.leader is not None and self.leader.status == "running"):
             return []
         return [r for r in self.rollouts if r.kept is not None and not r.ended and r.status != "running"]

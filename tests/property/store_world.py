@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.property.store_model import BatchModel, RolloutModel
 from tests.support.batches import announce
+from tests.support.secrets import SECRETS
 
 from rolloutpool_common.capabilities.grading.kept import GradingClaim
 from rolloutpool_common.outcomes import RolloutStatus
@@ -27,7 +28,7 @@ KEYS = ("first", "second")
 NAMES = ("a", "b")
 KEPT = (
     *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch"),
-    *("rp:schema", "rp:isolated", "rp:trials", "rp:condemned", "rp:served", "rp:known_runs"),
+    *("rp:schema", "rp:isolated", "rp:trials", "rp:condemned", "rp:served", "rp:known_runs", "rp:push:dead"),
 )
 """What is bounded by itself, whatever was submitted."""
 
@@ -47,7 +48,7 @@ class StoreWorld(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.raw = redis.Redis.from_url(self.url, decode_responses=True)
         self.raw.flushall()
-        self.store = Store.open(self.url)
+        self.store = Store.open(self.url, secrets=SECRETS)
         self.rollouts: dict[str, RolloutModel] = {}
         self.batches: dict[str, BatchModel] = {}
         self.numbers = itertools.count(1)
@@ -57,6 +58,8 @@ class StoreWorld(RuleBasedStateMachine):
         self.names: dict[str, str] = {}
         self.has_precancels: set[str] = set()
         self.paused = False
+        self.claimed: list[Claim] = []
+        """All claims that were ever made."""
         self.ids: dict[str, str] = {}
         """Worker -> the id of its present process."""
         self.condemned: set[str] = set()
@@ -105,6 +108,7 @@ class StoreWorld(RuleBasedStateMachine):
         grading = GradingClaim.of(answer)
         assert (grading.complete, grading.leads) == (model.kept is not None, model.batch.leader is model)
         model.status, model.token, model.worker, model.called = "running", token, self.ids[worker], False
+        self.claimed.append(answer)
         return answer
 
     def take_next(self, worker: str) -> Claim | None:
@@ -123,6 +127,7 @@ class StoreWorld(RuleBasedStateMachine):
         model = self.rollouts[uid]
         model.status, model.token = status.value, None
         model.result = {"status": status.value, "attempt": attempt, "worker": worker}
+        model.push = "due" if model.batch.pushed else None
         model.batch.leave(model)
 
     def end_outside(self, uid: str, status: RolloutStatus) -> None:
@@ -131,6 +136,14 @@ class StoreWorld(RuleBasedStateMachine):
         if status is RolloutStatus.FAILED and model.kept is not None:
             return self.end(uid, status, *model.kept)
         self.end(uid, status, model.attempts, model.worker if model.status == "running" else None)
+
+    def cancelled_all(self, batch: BatchModel) -> None:
+        """A batch is cancelled: what had ended otherwise is not pushed any more, and the rest ends."""
+        for uid, model in zip(batch.uids, batch.rollouts, strict=True):
+            if not model.ended:
+                self.end_outside(uid, RolloutStatus.CANCELLED)
+            elif model.push == "due" and model.status != RolloutStatus.CANCELLED:
+                model.push = "stopped"
 
     def forget(self, batch_id: str) -> None:
         """Deletes a batch here and there."""

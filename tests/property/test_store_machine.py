@@ -4,8 +4,8 @@ After each step each open rollout has exactly one owner of its next step, by the
 delivered once with the result of who had the right to end it; and the counts agree. At the end everything can be
 finished, and a deleted batch leaves no key behind.
 
-The rules are in three parts: here is what trainers, workers and the reconciler do, in `store_attempts` what else an
-attempt may do and leases, in `store_faults` what goes wrong.
+The rules are in four parts: here is what trainers, workers and the reconciler do, in `store_attempts` what else an
+attempt may do and leases, in `store_pushes` webhooks, in `store_faults` what goes wrong.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import MultipleResults, initialize, invariant, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from tests.property.store_attempts import StoreAttempts
 from tests.property.store_model import GROUP, BatchModel, RolloutModel
+from tests.property.store_pushes import WEBHOOK, StorePushes
 from tests.property.store_world import KEPT, KEYS, NAMES, WHICH, WORKERS, one_of
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.examples import examples
@@ -46,10 +46,10 @@ LIMITS = SubmitLimits(new_bytes=5000)
 """All that limits these submits is Redis itself."""
 
 
-class StoreMachine(StoreAttempts):
+class StoreMachine(StorePushes):
     """One Redis, emptied before each history."""
 
-    tickets, claims = StoreAttempts.tickets, StoreAttempts.claims
+    tickets, claims = StorePushes.tickets, StorePushes.claims
 
     @initialize(
         target=claims,
@@ -57,11 +57,12 @@ class StoreMachine(StoreAttempts):
         graded=st.sampled_from(["", "", "alone", "group"]),
         run=st.sampled_from([None, "r"]),
         limited=st.booleans(),
+        pushed=st.booleans(),
     )
-    def begin(self, n: int, graded: str, run: str | None, limited: bool) -> MultipleResults[Claim]:
+    def begin(self, n: int, graded: str, run: str | None, limited: bool, pushed: bool) -> MultipleResults[Claim]:
         """Workers run a first batch, so that each history has something to happen to."""
         self.start_workers()
-        self.submit(n, None, False, None, graded, run, limited, limited, None)
+        self.submit(n, None, False, None, graded, run, limited, limited, None, pushed)
         return multiple(*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")]))
 
     @rule(
@@ -74,6 +75,7 @@ class StoreMachine(StoreAttempts):
         deadline=st.booleans(),
         leased=st.booleans(),
         trunk=st.sampled_from([None, b"{}"]),
+        pushed=st.booleans(),
     )
     def submit(
         self,
@@ -86,6 +88,7 @@ class StoreMachine(StoreAttempts):
         deadline: bool,
         leased: bool,
         trunk: bytes | None,
+        pushed: bool,
     ) -> None:
         """A batch; the same key with the same content is the same batch, with another a conflict."""
         before = self.keys.get(key) if key else None
@@ -95,7 +98,7 @@ class StoreMachine(StoreAttempts):
             digest="other" if other and before else "d",
             groups=[GROUP] * n if graded == "group" else None,
             deadline_s=3600 if deadline else None,
-            asks={"grading": True} if graded else {},
+            asks={**({"grading": True} if graded else {}), **({"webhooks": WEBHOOK} if pushed else {})},
             run=run,
             lease_s=3600 if leased else None,
             trunk=trunk,
@@ -104,7 +107,7 @@ class StoreMachine(StoreAttempts):
         if before is None:
             submitted = self.do(self.store.batches.submit(new, LIMITS))
             assert submitted == (new.batch_id, True)
-            batch = BatchModel(uids_of(new), graded=graded, run=run, leased=leased, trunk=trunk)
+            batch = BatchModel(uids_of(new), graded=graded, run=run, leased=leased, trunk=trunk, pushed=pushed)
             batch.paused = run is not None and self.paused
             batch.rollouts = [RolloutModel(batch) for _ in batch.uids]
             self.batches[new.batch_id] = batch
@@ -154,11 +157,12 @@ class StoreMachine(StoreAttempts):
     def try_suspects(self, answer_lost: bool, company_first: bool) -> MultipleResults[Claim]:
         """An isolated worker takes the next suspect, if one waits. None may be asked twice, so each is tried alone."""
         worker = self.ids["w3"]
-        waiting = {
-            uid
-            for uid, model in self.rollouts.items()
-            if model.status == "queued" and model.crashes >= 2 and not model.stopped and "w3" not in self.condemned
+        suspects = {
+            uid: model for uid, model in self.rollouts.items() if model.status == "queued" and model.crashes >= 2
         }
+        can_go_on = {uid for uid, model in suspects.items() if not model.batch.paused}
+        assert self.do(self.store.trials.may_start(self.ids["w1"])) == bool(can_go_on)
+        waiting = {uid for uid in can_go_on if not suspects[uid].stopped and "w3" not in self.condemned}
         tokens = [new_token(), new_token()]
         for _ in range(1 + answer_lost):
             taken = self.do(self.store.trials.take(worker, self.ids["w1"], tokens, company_first=company_first))
@@ -282,8 +286,7 @@ class StoreMachine(StoreAttempts):
         batch_id = one_of(list(self.batches), which)
         still = [uid for uid in self.batches[batch_id].uids if not self.rollouts[uid].ended]
         assert self.do(self.store.batches.cancel(batch_id)) == len(still)
-        for uid in still:
-            self.end_outside(uid, RolloutStatus.CANCELLED)
+        self.cancelled_all(self.batches[batch_id])
 
     @rule(which=WHICH)
     def delete(self, which: int) -> None:

@@ -24,9 +24,11 @@ async def read_view(connection: Connection, pool: PoolWaits, uid: str, owner: st
         pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits", "stage")
         pipe.hget(keys.batch(batch_id, "groups"), str(index))
         pipe.get(keys.rollout(uid, "result"))
-        (owned_by, shared, run), own, states, group, result = await pipe.execute()
+        # Last: were it read before the rest, the deletion could begin in between, and what has ended would look fresh.
+        pipe.hexists(keys.batch(batch_id), "deleting")
+        (owned_by, shared, run), own, states, group, result, deleting = await pipe.execute()
     state, attempt, worker, turns, note, stage = states
-    if owned_by is None or owner not in (None, owned_by.decode()) or own is None:
+    if owned_by is None or owner not in (None, owned_by.decode()) or own is None or deleting:
         return None
     waiting = None
     if result is None:

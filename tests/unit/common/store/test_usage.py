@@ -7,6 +7,7 @@ import pytest
 from tests.support.batches import announce, claim, new_batch, result_of, uids_of
 from tests.support.journals import turn_record
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.security.api_keys import KeyQuota
 from rolloutpool_common.store import NewBatch, NoRoom, OverQuota, RefusalCause, Store, SubmitLimits, TooManyOpen
@@ -63,6 +64,26 @@ async def test_what_is_accepted_is_counted_until_it_is_gone(store: Store) -> Non
         await store.batches.delete(batch.batch_id)
     assert (await store.usage.read()) == PoolUsage(0, OwnerUsage())
     assert third
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_stands_beside_a_result_that_was_kept_for_its_grader_is_counted_once(
+    store: Store, cancelled: bool
+) -> None:
+    found = []
+    for beside in (b"", b"x" * 5000):
+        batch = new_batch(1, owner="ann", attaches=True, attachment_bytes=10_000, asks={"grading": True})
+        await store.batches.submit(batch, limits())
+        held = await claim(store, uids_of(batch)[0])
+        await KeptRollouts(store).begin(held, result_of(held), seconds=60, group=None, attachments=beside)
+        if cancelled:
+            await store.batches.cancel(batch.batch_id)
+        else:
+            # The worker that has them still says them again.
+            await store.rollouts.finish(held, result_of(held), attachments=beside)
+        found.append((await usage(store, "ann")).bytes)
+        await store.batches.delete(batch.batch_id)
+    assert found[1] - found[0] == pytest.approx(0 if cancelled else 5000, abs=10)
 
 
 async def test_what_an_older_release_has_ended_is_found_with_the_next_end_or_the_deletion(store: Store) -> None:

@@ -62,9 +62,10 @@ end
 
 -- End a rollout unless it has ended, or another worker holds it; answers as finish.lua says. The caller then wakes.
 local function finish(batch, index, token, new_status, result, row, counts)
-  local total = redis.call('HGET', k_batch(batch), 'total')
-  -- A deleted batch, or an index beyond the batch: nothing may be counted for a rollout that never was.
-  if not total or tonumber(index) >= tonumber(total) then return 'gone' end
+  local total, deleting = unpack(redis.call('HMGET', k_batch(batch), 'total', 'deleting'))
+  -- A deleted batch, or an index beyond the batch: nothing may be counted for a rollout that never was. While a batch is
+  -- deleted, what says that its rollouts have ended goes before the rest: each would end, and be counted, once more.
+  if not total or deleting or tonumber(index) >= tonumber(total) then return 'gone' end
   local status, holder_token, worker = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index), 'status', 'token', 'worker'))
   if TERMINAL[status or ''] then return status end
   if token ~= '' and holder_token ~= token then return 'fenced' end

@@ -10,9 +10,13 @@ local others = other_capabilities(batch)
 if others then return others end
 local answer = finish(batch, ARGV[2], ARGV[3], ARGV[4], ARGV[6], ARGV[7], { unpack(ARGV, 8) })
 if answer == 'ok' then
-  -- Those of a rollout that was kept for its grader are there already (grade.lua).
-  if ARGV[5] ~= '' then redis.call('SET', k_rollout(batch .. '-' .. ARGV[2], 'attachments'), ARGV[5]) end
-  account_end(batch, ARGV[2], ARGV[4], #ARGV[5] + #ARGV[6] + #ARGV[7], #ARGV[6] + #ARGV[7])
+  local key, attached = k_rollout(batch .. '-' .. ARGV[2], 'attachments'), 0
+  if ARGV[5] ~= '' then
+    -- Those of a rollout that was kept for its grader are there already, and counted (grade.lua).
+    attached = #ARGV[5] - redis.call('STRLEN', key)
+    redis.call('SET', key, ARGV[5])
+  end
+  account_end(batch, ARGV[2], ARGV[4], attached + #ARGV[6] + #ARGV[7], #ARGV[6] + #ARGV[7])
   wake(batch)
 end
 return answer

@@ -4,12 +4,15 @@
 -- Answer: 1 if the claim is the worker's (again), else 0.
 local batch, index, worker, token, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local uid = batch .. '-' .. index
-local priority, cancelled_ms = unpack(redis.call('HMGET', k_batch(batch), 'priority', 'cancelled_ms'))
+local priority, cancelled_ms, deleting = unpack(redis.call(
+  'HMGET', k_batch(batch), 'priority', 'cancelled_ms', 'deleting'
+))
 local status, attempts, holder_token, holder = unpack(redis.call(
   'HMGET', k_rollout(uid), 'status', 'attempt', 'token', 'worker'
 ))
 if holder_token == token then return 1 end
-if not priority or cancelled_ms or TERMINAL[status or ''] then return 0 end
+-- While a batch is deleted, one that has ended looks as if it had been forgotten (claim.lua).
+if not priority or cancelled_ms or deleting or TERMINAL[status or ''] then return 0 end
 -- Attempts only grow. A lower number in Redis says that Redis forgot this claim and that none was made since.
 if tonumber(attempts or '0') >= attempt then return 0 end
 if status == 'running' then

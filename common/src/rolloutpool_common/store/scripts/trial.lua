@@ -32,9 +32,13 @@ for _, uid in ipairs(redis.call('ZRANGE', P .. 'suspects', 0, 999)) do
   -- Those whose batch is being cancelled, or whose deadline has passed, are ended soon. They must not start meanwhile.
   -- One in a stage has no such deadline any more.
   local late = deadline_ms and tonumber(deadline_ms) <= now and redis.call('HEXISTS', k_rollout(uid), 'stage') == 0
-  local cancelled, needs, others = unpack(redis.call('HMGET', k_batch(batch), 'cancelled_ms', 'needs', 'other_needs'))
-  -- Nor those that need what this worker lacks: another one tries them.
-  if not cancelled and not late and is_suited(worker, needs_of(batch, index, needs, others)) then
+  local cancelled, needs, others, run = unpack(redis.call(
+    'HMGET', k_batch(batch), 'cancelled_ms', 'needs', 'other_needs', 'run'
+  ))
+  -- Nor those that need what this worker lacks: another one tries them. Those of a paused run could do nothing, and would
+  -- come back to their places before all others.
+  local stands = cancelled or late or is_paused(batch, run)
+  if not stands and is_suited(worker, needs_of(batch, index, needs, others)) then
     waiting[#waiting + 1] = uid
     -- Of all of them before any is taken: with each cohort that is taken, fewer would be left to divide.
     companies[uid] = company_of(uid, most)

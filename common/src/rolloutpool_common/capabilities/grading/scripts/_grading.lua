@@ -28,7 +28,10 @@ local function grading_on_end(batch, uid, index, status)
   redis.call('ZREM', P .. 'grading', uid)
   redis.call('UNLINK', k_rollout(uid, 'ungraded'), k_rollout(uid, 'grades'))
   -- A cancelled rollout delivers no ids, so nothing belongs to them.
-  if status == 'cancelled' then redis.call('UNLINK', k_rollout(uid, 'attachments')) end
+  if status == 'cancelled' then
+    hold_bytes(batch, -redis.call('STRLEN', k_rollout(uid, 'attachments')))
+    redis.call('UNLINK', k_rollout(uid, 'attachments'))
+  end
   if redis.call('HDEL', k_rollout(uid), 'stage', 'leads', 'held') > 0 then redis.call('HINCRBY', k_batch(batch), 'grading', -1) end
   local group = redis.call('HGET', k_batch(batch, 'groups'), index)
   if not group then return end
@@ -58,6 +61,29 @@ local function grading_on_claim(notes, uid, now)
   local due = redis.call('ZSCORE', P .. 'grading', uid)
   for _, one in ipairs({ 'leads', leads and 1 or 0, 'tries', tonumber(tries or '0'), 'due_ms', due and str(due - now) or '' }) do
     notes[#notes + 1] = one
+  end
+end
+
+-- Let the deadline of a grader be so many ms from now, for a rollout and for its group.
+local function put_off_grade(uid, group, ms)
+  local due, batch = str(now_ms() + ms), string.match(uid, '^(.*)%-%d+$')
+  redis.call('ZADD', P .. 'grading', 'XX', due, uid)
+  local field = group and 'due:' .. group
+  if field and redis.call('HEXISTS', k_batch(batch, 'group_counts'), field) == 1 then
+    redis.call('HSET', k_batch(batch, 'group_counts'), field, due)
+  end
+end
+
+-- A run goes on after a pause since `paused_ms`: the time of its graders stood still meanwhile.
+local function grading_on_resume(run, paused_ms)
+  local of = {}
+  for _, uid in ipairs(redis.call('ZRANGE', P .. 'grading', 0, -1)) do
+    local batch, index = string.match(uid, '^(.*)%-(%d+)$')
+    of[batch] = of[batch] or redis.call('HGET', k_batch(batch), 'run') or ''
+    if of[batch] == run then
+      local left = tonumber(redis.call('ZSCORE', P .. 'grading', uid)) - tonumber(paused_ms)
+      put_off_grade(uid, redis.call('HGET', k_batch(batch, 'groups'), index), left)
+    end
   end
 end
 

@@ -1,10 +1,11 @@
 -- Add annotations to a batch, once per request.
 -- ARGV: batch, id of the request, most bytes that the batch's annotations may take, scalars (a record, or ''), then index,
 -- streams (a record) of each rollout that has some.
--- Answer: outcome, bytes (that they take now). `ok`; `full`: nothing was added; `gone`: no such batch.
+-- Answer: outcome, bytes (that they take now). `ok`; `full`: nothing was added; `gone`: no such batch any more.
 local batch, request, most, scalars = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local total, used = unpack(redis.call('HMGET', k_batch(batch), 'total', 'annotation_bytes'))
-if not total then return { 'outcome', 'gone', 'bytes', 0 } end
+local total, used, deleting = unpack(redis.call('HMGET', k_batch(batch), 'total', 'annotation_bytes', 'deleting'))
+-- While a batch is deleted, its rollouts' keys go first, and what is added to them would stay for ever.
+if not total or deleting then return { 'outcome', 'gone', 'bytes', 0 } end
 used = tonumber(used or '0')
 -- The same request again: it was carried out before, and its answer was lost.
 if redis.call('SISMEMBER', k_batch(batch, 'annotated'), request) == 1 then return { 'outcome', 'ok', 'bytes', used } end

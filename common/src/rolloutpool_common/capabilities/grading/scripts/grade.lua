@@ -36,7 +36,8 @@ if not stage then
   -- @on_stage(batch)
 end
 if group == '' then return 'ok' end
-if tonumber(due) <= now_ms() then return 'late' end
+-- While its run is paused, the time of a group stands still (grading_on_resume).
+if tonumber(due) <= now_ms() and not is_paused(batch, redis.call('HGET', k_batch(batch), 'run')) then return 'late' end
 redis.call('HSET', k_rollout(uid), 'status', 'queued', 'held', 1)
 redis.call('HDEL', k_rollout(uid), 'token', 'worker', 'uncalled', 'waits')
 detach(uid, worker, redis.call('HGET', k_batch(batch), 'priority'))

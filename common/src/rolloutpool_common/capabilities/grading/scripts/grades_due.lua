@@ -2,7 +2,7 @@
 -- ARGV: most of them.
 -- Answer: {uid, 1 where its group was to be graded as a whole (else 0), ...}. Those that a worker has are left to it: it ends
 -- them itself, and if it dies they are queued.
-local found = {}
+local PUT_OFF_MS, found = 600000, {}
 for _, uid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', str(now_ms()), 'LIMIT', 0, tonumber(ARGV[1]))) do
   local batch, index = string.match(uid, '^(.*)%-(%d+)$')
   local group = redis.call('HGET', k_batch(batch, 'groups'), index)
@@ -11,8 +11,13 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', str(now
   if leader and redis.call('HGET', k_rollout(batch .. '-' .. leader), 'status') == 'running' then held = true end
   -- The group has its grades, which a worker that died was delivering. The next one goes on.
   if leader and redis.call('EXISTS', k_rollout(batch .. '-' .. leader, 'grades')) == 1 then held = true end
+  -- While its run is paused, no worker gets it, and the others of its group do not go on. So its time stands still
+  -- (grading_on_resume), and it makes room here for others.
+  local run = redis.call('HGET', k_batch(batch), 'run')
+  if not held and run and is_paused(batch, run) then
+    put_off_grade(uid, group, PUT_OFF_MS)
   -- One of a batch that was deleted is listed too: its end finds nothing, and it is taken off the list.
-  if not held then
+  elseif not held then
     found[#found + 1] = uid
     found[#found + 1] = group and redis.call('HEXISTS', k_batch(batch, 'group_counts'), 'due:' .. group) or 0
   end

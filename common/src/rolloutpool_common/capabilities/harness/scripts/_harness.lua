@@ -4,6 +4,11 @@ local HELD = P .. 'places:held'
 local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
+-- Whether there is such a rollout. While its batch is deleted there is none any more: what says that it has ended goes first.
+local function is_there(batch, index)
+  return redis.call('HEXISTS', k_batch(batch, 'items'), index) == 1 and redis.call('HEXISTS', k_batch(batch), 'deleting') == 0
+end
+
 -- Have a worker look at a session's calls: the one that runs it, which is told `news` or the session's uid, or the next one that
 -- claims it. A session that waits for its program's next call is delayed, and is put at the front of the queue; returns 1 then,
 -- because somebody has to publish it.

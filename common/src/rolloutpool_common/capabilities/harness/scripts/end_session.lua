@@ -4,7 +4,7 @@
 local batch, index, how = ARGV[1], ARGV[2], ARGV[3]
 local uid = batch .. '-' .. index
 local key = k_rollout(uid, 'session')
-if redis.call('HEXISTS', k_batch(batch, 'items'), index) == 0 then return 'gone' end
+if not is_there(batch, index) then return 'gone' end
 local over = redis.call('HGET', key, 'over')
 if over and over ~= how then return 'other' end
 if over then return 'ok' end

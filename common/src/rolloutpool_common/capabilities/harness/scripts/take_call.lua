@@ -24,7 +24,7 @@ local most_calls, most_open, most_bytes = tonumber(ARGV[8]), tonumber(ARGV[9]), 
 local heard, record, stored, FIRST_SAID = ARGV[11], ARGV[12], tonumber(ARGV[13]), 14
 local uid = batch .. '-' .. index
 local key = k_rollout(uid, 'session')
-if redis.call('HEXISTS', k_batch(batch, 'items'), index) == 0 then return { 'outcome', 'gone' } end
+if not is_there(batch, index) then return { 'outcome', 'gone' } end
 if is_sampled(uid) then return { 'outcome', 'over' } end
 for n, by in string.gmatch(heard, '(%d+) (%S+ %S+ %S+)') do taken_call(key, n, by) end
 local now_place, calls, open, bytes, over, asked, replied, reuse = unpack(redis.call(

@@ -4,8 +4,8 @@
 -- `batch`, `status`, and `told`: the status that the look before has found.
 local batch = redis.call('HGET', ARGV[1], 'batch')
 if not batch then return { 'outcome', 'unknown' } end
-local lease, told = unpack(redis.call('HMGET', k_batch(batch), 'polling_lease', 'told'))
-if not lease then return { 'outcome', 'unknown' } end
+local lease, told, deleting = unpack(redis.call('HMGET', k_batch(batch), 'polling_lease', 'told', 'deleting'))
+if not lease or deleting then return { 'outcome', 'unknown' } end
 if lease ~= ARGV[2] then return { 'outcome', 'refused' } end
 renew_polled(batch)
 local status, stage = unpack(redis.call('HMGET', k_rollout(batch .. '-0'), 'status', 'stage'))

@@ -8,7 +8,8 @@
 -- 1. It stands in no list of runs, so none of its rollouts is published (enlist). Its own lists of batches stay.
 -- 2. A ticket that is on its way is claimed in vain: the rollout goes back into its outbox (claim.lua).
 -- 3. Workers ask before each model call whether the run is paused (worker: gate.py).
--- 4. When it is resumed, it is put at the end of each list in which it has something to publish.
+-- 4. When it is resumed, it is put at the end of each list in which it has something to publish. What waited in a stage of a
+--    capability has the time that it had before.
 local run, what, version, rollback, limit_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local key = k_steering(run)
 
@@ -45,7 +46,11 @@ elseif what == 'pause' then
     count('pauses')
   end
 elseif what == 'resume' then
+  local paused_ms = redis.call('HGET', key, 'paused_ms')
   resume_run(run)
+  if paused_ms then
+    -- @on_resume(run, paused_ms)
+  end
 end
 -- Once more, because a paused run is kept for longer.
 if what ~= 'read' then keep_run(run) end

@@ -2,6 +2,8 @@
 -- ARGV: batch, first index, last index.
 -- Answer: how many of these are due.
 local batch, first, last = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- While it is deleted, its results are gone already, and nothing would take the pushes off the list.
+if redis.call('HEXISTS', k_batch(batch), 'deleting') == 1 then return 0 end
 local receiver = redis.call('HGET', k_batch(batch), 'pushed_to')
 if receiver then redis.call('DEL', P .. 'push:down:' .. receiver) end
 local now, due = now_ms(), 0

@@ -1,8 +1,21 @@
 """Versions of a run, and what a pause does to its rollouts in the queue."""
 
 import pytest
-from tests.support.batches import NOWHERE, OWNER, batch_of, claim, new_batch, status_of, submit, uids_of, view_of
+from tests.support.batches import (
+    NOWHERE,
+    OWNER,
+    batch_of,
+    claim,
+    new_batch,
+    result_of,
+    status_of,
+    submit,
+    uids_of,
+    view_of,
+)
 
+from rolloutpool_common.capabilities.grading.kept import GradingClaim, KeptRollouts
+from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs, RunUnknown, TooManyRuns, VersionLower
 from rolloutpool_common.capabilities.runs.stored import StoredRuns
@@ -186,3 +199,46 @@ class TestStaleBatches:
         status = await status_of(store, uid)
         assert status.stale == {"restarted": 1}
         assert (await store.totals.read()).totals["stale:restarted"] == 1
+
+
+class TestGrades:
+    """No worker gets a rollout of a paused run, so what waits for its grade has the time that it had before."""
+
+    async def test_a_group_that_is_complete_in_a_pause_is_graded_after_it(self, store: Store) -> None:
+        batch = new_batch(3, run=RUN, groups=["g", "g", "g"], asks={"grading": True})
+        await store.batches.submit(batch)
+        first, second, third = [await claim(store, uid) for uid in uids_of(batch)]
+        kept, redis = KeptRollouts(store), store.connection.redis
+        assert await kept.begin(first, result_of(first), seconds=600, group="g") == "held"
+        await Runs(store).pause(OWNER, RUN, limit_s=3600)
+        assert await kept.begin(second, result_of(second), seconds=600, group="g") == "held"
+        # The pause has lasted for longer than the grader's time.
+        await redis.hincrby(f"rp:steering:{KEY}", "paused_ms", -1_000_000)
+        await redis.hincrby(f"rp:batch:{batch.batch_id}:group_counts", "due:g", -1_000_000)
+        for claimed in (first, second):
+            await redis.zincrby("rp:grading", -1_000_000, claimed.uid)
+        assert await kept.begin(third, result_of(third), seconds=600, group="g") == "held"
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
+        await Runs(store).resume(OWNER, RUN)
+        assert await Grading().tidy(store.connection, store.reconciliation) == 0
+        assert await published(store) == [first.uid]
+        leader = await claim(store, first.uid, "another")
+        assert GradingClaim.of(leader).leads
+        assert GradingClaim.of(leader).due_in_s > 500
+
+    async def test_only_the_run_that_goes_on_gets_time(self, store: Store) -> None:
+        claims = []
+        for run in (RUN, "other"):
+            batch = new_batch(1, run=run, asks={"grading": True})
+            await store.batches.submit(batch)
+            claims.append(await claim(store, *uids_of(batch)))
+            await KeptRollouts(store).begin(claims[-1], result_of(claims[-1]), seconds=600, group=None)
+        await Runs(store).pause(OWNER, RUN, limit_s=3600)
+        before = [float(await store.connection.redis.zscore("rp:grading", one.uid)) for one in claims]
+        await store.connection.redis.hincrby(f"rp:steering:{KEY}", "paused_ms", -100_000)
+        for _ in range(2):
+            # The second time it is not paused any more.
+            await Runs(store).resume(OWNER, RUN)
+        after = [float(await store.connection.redis.zscore("rp:grading", one.uid)) for one in claims]
+        assert after[0] - before[0] == pytest.approx(100_000, abs=30_000)
+        assert after[1] == before[1]
