@@ -12,7 +12,6 @@ from rolloutpool_common.capabilities.webhooks import pushes
 from rolloutpool_common.capabilities.webhooks.pushes import DuePush, Pushes
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
-from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.store import BatchDeleted, Store, deletion
 
 TO = Delivery(callback_url="http://127.0.0.1:9/", secret="long enough")
@@ -38,22 +37,6 @@ async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
     return {state: n for state, n in status.delivery.items() if n}
 
 
-async def test_nothing_is_due_without_delivery_or_before_the_end(store: Store) -> None:
-    plain, *_ = await submit(store, 1)
-    await finish(store, plain)
-    await submit(store, 1, asks={"webhooks": TO})
-    assert await Pushes(store).take(10, lease_s=1) == []
-
-
-async def test_every_end_is_pushed_also_a_cancelled_one(store: Store) -> None:
-    done, cancelled = await submit(store, 2, asks={"webhooks": TO})
-    await finish(store, done)
-    await store.rollouts.cancel(cancelled)
-    assert {push.uid for push in await Pushes(store).take(10, lease_s=60)} == {done, cancelled}
-    assert await delivery_counts(store, done) == {"pending": 2}
-    assert await Pushes(store).target(batch_of(done)) == TO
-
-
 async def test_a_retry_is_due_when_it_said(store: Store) -> None:
     (uid,) = await due(store, 1)
     await Pushes(store).take(1, lease_s=60)
@@ -62,40 +45,6 @@ async def test_a_retry_is_due_when_it_said(store: Store) -> None:
     await Pushes(store).settle(due_push(uid), "retry", retry_in_s=0)
     assert await Pushes(store).take(1, lease_s=60) == [due_push(uid, attempt=2)]
     assert await delivery_counts(store, uid) == {"pending": 1}
-
-
-async def test_delivered_and_dead_are_final_and_counted_once(store: Store) -> None:
-    delivered, dead = await due(store, 2)
-    await Pushes(store).take(2, lease_s=0)
-    for _ in range(2):
-        await Pushes(store).settle(due_push(delivered), "delivered")
-        await Pushes(store).settle(due_push(dead), "dead")
-    await Pushes(store).settle(due_push(delivered), "retry")
-    assert await Pushes(store).take(2, lease_s=0) == []
-    assert await delivery_counts(store, dead) == {"delivered": 1, "dead": 1}
-    assert (await Webhooks().dead_letters(store.connection, 100))["pushes"] == [dead]
-    # The result stays readable whatever became of its push.
-    assert await store.rollouts.result(dead) is not None
-
-
-async def test_cancel_after_the_end_stops_the_delivery_and_nothing_else(store: Store) -> None:
-    first, leased, delivered = await due(store, 1), await due(store, 1), await due(store, 1)
-    await Pushes(store).settle(due_push(delivered[0]), "delivered")
-    assert len(await Pushes(store).take(10, lease_s=60)) == 2
-    for (uid,) in (first, leased, delivered):
-        # The outcome stands, and a second cancel changes nothing.
-        assert [await store.rollouts.cancel(uid) for _ in range(2)] == [RolloutStatus.COMPLETED] * 2
-    assert [await delivery_counts(store, uid) for (uid,) in (first, leased, delivered)] == [
-        {"stopped": 1},
-        {"stopped": 1},
-        {"delivered": 1},
-    ]
-    # What its worker says afterwards is of no interest any more.
-    await Pushes(store).settle(due_push(first[0]), "retry", retry_in_s=0)
-    await Pushes(store).settle(due_push(leased[0]), "delivered")
-    assert await delivery_counts(store, leased[0]) == {"stopped": 1}
-    assert (await store.totals.read()).totals["push:stopped"] == 2
-    assert (await store.totals.read()).gauges["pushes_pending"] == 0
 
 
 async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
@@ -153,14 +102,6 @@ async def test_no_receiver_gets_more_than_its_share(store: Store) -> None:
     assert len(await Pushes(store).take(9, lease_s=60)) == 3
 
 
-async def test_another_path_and_another_owner_of_a_host_have_shares_of_their_own(store: Store) -> None:
-    await due(store, 4, "http://one.example/hangs")
-    path = await due(store, 1, "http://one.example/good")
-    owner = await due(store, 1, "http://one.example/hangs", owner="other")
-    taken = await Pushes(store).take(9, lease_s=60, share=2, busy={f"{OWNER} http://one.example/hangs": 2})
-    assert [push.uid for push in taken] == [*path, *owner]
-
-
 async def test_an_owner_with_many_receivers_leaves_room_for_others(store: Store) -> None:
     for path in range(4):
         await due(store, 2, f"http://one.example/{path}")
@@ -168,18 +109,6 @@ async def test_an_owner_with_many_receivers_leaves_room_for_others(store: Store)
     taken = await Pushes(store).take(99, lease_s=60, share=2, owner_share=3)
     assert [push.uid for push in taken][3:] == other
     assert len(taken) == 5
-
-
-async def test_a_long_row_of_pushes_for_one_receiver_hides_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pushes, "LOOK_AT", 3)
-    busy = {f"{OWNER} http://hangs.example/": 1}
-    hidden = await due(store, 7, "http://hangs.example/")
-    (good,) = await due(store, 1, "http://good.example/")
-    looks = [await Pushes(store).take(9, lease_s=60, share=1, busy=busy) for _ in range(4)]
-    assert [push.uid for look in looks for push in look] == [good]
-    assert {push.uid for push in await Pushes(store).take(2, lease_s=60)} <= {*hidden}
 
 
 async def test_a_receiver_that_is_down_is_left_alone_then_tried_by_one_push_and_then_gets_all(
