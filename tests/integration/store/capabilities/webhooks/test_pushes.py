@@ -102,6 +102,14 @@ async def test_no_receiver_gets_more_than_its_share(store: Store) -> None:
     assert len(await Pushes(store).take(9, lease_s=60)) == 3
 
 
+async def test_another_path_and_another_owner_of_a_host_have_shares_of_their_own(store: Store) -> None:
+    await due(store, 4, "http://one.example/hangs")
+    path = await due(store, 1, "http://one.example/good")
+    owner = await due(store, 1, "http://one.example/hangs", owner="other")
+    taken = await Pushes(store).take(9, lease_s=60, share=2, busy={f"{OWNER} http://one.example/hangs": 2})
+    assert [push.uid for push in taken] == [*path, *owner]
+
+
 async def test_an_owner_with_many_receivers_leaves_room_for_others(store: Store) -> None:
     for path in range(4):
         await due(store, 2, f"http://one.example/{path}")
