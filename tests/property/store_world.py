@@ -109,6 +109,8 @@ class StoreWorld(RuleBasedStateMachine):
         assert (grading.complete, grading.leads) == (model.kept is not None, model.batch.leader is model)
         model.status, model.token, model.worker, model.called = "running", token, self.ids[worker], False
         self.claimed.append(answer)
+        # A second ticket of it, which may come at any time, gives it to nobody else.
+        assert self.do(self.store.rollouts.claim(uid, self.ids["w1"], WORKERS["w1"], token=new_token())) == "taken"
         return answer
 
     def take_next(self, worker: str) -> Claim | None:

@@ -265,13 +265,13 @@ async def test_without_keys_no_page_of_another_site_gets_in(redis_url: str) -> N
 
 
 async def raw(api: Api, data: bytes, *, more: bytes = b"") -> bytes:
-    """What comes back for these bytes; `more` is sent again and again until something does."""
+    """The status line that comes back for these bytes; `more` is sent again and again until one does."""
     port = int(api.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(30):
             writer.write(data)
-            answer = asyncio.create_task(reader.read())
+            answer = asyncio.create_task(reader.readuntil(b"\r\n"))
             with contextlib.suppress(ConnectionError):
                 while more and not answer.done():
                     writer.write(more)
@@ -299,12 +299,7 @@ async def test_nobodys_body_is_read(locked: Api) -> None:
     ids=["at once", "one header", "many headers", "path"],
 )
 async def test_a_head_without_end_is_ended(locked: Api, data: bytes, more: bytes) -> None:
-    try:
-        answer = await raw(locked, data, more=more)
-    except ConnectionResetError:
-        # What was still under way when the server hung up took its answer along.
-        return
-    assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert (await raw(locked, data, more=more)).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
 
 
 async def test_a_long_head_within_the_limit_is_read(locked: Api) -> None:

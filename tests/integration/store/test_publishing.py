@@ -286,6 +286,26 @@ async def test_a_broker_that_is_away_delays_tickets_and_loses_none(
     assert await publisher.pump() == 3
 
 
+async def test_a_connection_that_is_made_anew_within_a_batch_delays_tickets_and_loses_none(
+    store: Store, publisher: Publisher, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kombu makes it where Redis was started again: it has no error for the messages that the old one had."""
+    send = publisher._send
+
+    def sent(producer: Any, *rest: Any) -> None:
+        send(producer, *rest)
+        producer.revive(producer.connection.channel())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher, "_send", sent)
+        await submit(store, 2)
+        with pytest.raises(StoreUnavailable):
+            await publisher.pump()
+    await aged(raw, SLACK_MS / 1000 + 1)
+    assert await publisher.recover() == 2
+    assert await publisher.pump() == 2
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

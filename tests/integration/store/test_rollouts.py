@@ -1,6 +1,5 @@
 """A rollout belongs to one claim at a time; every write of another one changes nothing and says so."""
 
-import asyncio
 import os
 import time
 
@@ -12,21 +11,12 @@ from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, Store
+from rolloutpool_common.store import ClaimLost, ClaimRefused, Store
 
 
 async def state_of(store: Store, uid: str) -> RolloutStatus:
     view = await view_of(store, uid)
     return view.status
-
-
-async def test_of_many_claims_at_once_one_wins(store: Store, other: Store) -> None:
-    (uid,) = await submit(store)
-    answers = await asyncio.gather(*((store if i % 2 else other).rollouts.claim(uid, f"w{i}") for i in range(20)))
-    won = [answer for answer in answers if isinstance(answer, Claim)]
-    assert len(won) == 1
-    assert [answer for answer in answers if answer not in won] == [ClaimRefused("taken")] * 19
-    assert await store.workers.claims(won[0].worker_id) == [uid]
 
 
 async def test_uids_of_nothing_are_gone(store: Store) -> None:
@@ -157,3 +147,44 @@ async def test_a_view_shows_each_stage(store: Store) -> None:
     assert view.result is not None
     assert await store.rollouts.view(uid, "theirs") is None
     assert await store.rollouts.find("mine", "theirs") is None
+
+
+async def test_a_stale_worker_throws_no_journal_away(store: Store) -> None:
+    (uid,) = await submit(store)
+    stale = await claim(store, uid, "w1")
+    await store.rollouts.journal(stale, [turn_record(1)], turns=1)
+    await store.rollouts.release(stale, clean=True)
+    await claim(store, uid, "w2")
+    with pytest.raises(ClaimLost):
+        await store.rollouts.restart(stale)
+    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
+
+
+async def test_a_claim_that_redis_forgot_does_not_come_back_beside_another_of_its_number(
+    store: Store, raw: Redis
+) -> None:
+    (uid,) = await submit(store)
+    forgotten = await claim(store, uid, "w1")
+    await raw.delete(f"rp:rollout:{uid}")
+    fresh = await claim(store, uid, "w2")
+    assert fresh.attempt == forgotten.attempt
+    assert not await store.rollouts.restore(forgotten, [], turns=0)
+    await store.rollouts.finish(fresh, result_of(fresh))
+
+
+async def test_one_record_that_redis_lost_is_sent_again_before_the_next(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    held = await claim(store, uid)
+    records = [turn_record(n) for n in range(3)]
+    for turns in (1, 2):
+        await store.rollouts.journal(held, records[:turns], turns=turns)
+    await raw.rpop(f"rp:rollout:{uid}:journal")
+    await store.rollouts.journal(held, records, turns=3)
+    assert await store.rollouts.read_journal(uid) == records
+
+
+async def test_a_suspect_that_has_ended_waits_for_no_isolated_worker(store: Store, raw: Redis) -> None:
+    (uid,) = await submit(store)
+    await raw.zadd("rp:suspects", {uid: 1})
+    await store.rollouts.cancel(uid)
+    assert await raw.zscore("rp:suspects", uid) is None

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from redis.asyncio import Redis
+from tests.support.batches import claim, submit
 
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import WorkerState
@@ -85,3 +86,32 @@ async def test_a_worker_names_its_parent_and_says_whether_its_lifeline_is_seen(s
     assert await raw.hmget("rp:worker:w", "host", "supervisor", "life") == ["node-1", "s", "1"]
     await store.workers.beat("w", running=0, tokenizers={}, lifeline=False)
     assert await raw.hmget("rp:worker:w", "supervisor", "life") == ["s", "0"]
+
+
+async def test_the_order_to_stop_comes_with_the_next_beat(store: Store, other: Store) -> None:
+    (uid,) = await submit(store)
+    held = await claim(store, uid, "w")
+    assert await store.workers.tokens("w") == {uid: held.token}
+    await other.rollouts.cancel(uid)
+    assert (await store.workers.beat("w", running=1, tokenizers={}))[1] == [held.token]
+    assert await store.workers.claims("w") == []
+
+
+async def test_a_dead_worker_is_not_forgotten_while_it_has_claims(store: Store) -> None:
+    (uid,) = await submit(store)
+    await announce(store, "w")
+    held = await claim(store, uid, "w")
+    await store.workers.condemn("w")
+    await store.workers.deregister("w")
+    assert [worker.worker_id for worker in await store.workers.known()] == ["w"]
+    await store.rollouts.release(held, clean=True)
+    await store.workers.deregister("w")
+    assert await store.workers.known() == []
+
+
+async def test_one_that_has_beaten_since_the_look_is_not_declared_dead(store: Store, raw: Redis) -> None:
+    await announce(store, "w")
+    seen = await raw.zscore("rp:workers", "w") or 0.0
+    await raw.zadd("rp:workers", {"w": seen + 1})
+    assert not await store.workers.condemn("w", b"%.0f" % seen)
+    assert await store.workers.condemn("w", b"%.0f" % (seen + 1))

@@ -4,13 +4,11 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-import pytest
 from tests.support.inside_worker import InsideWorker
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
-from tests.support.trainer_script import ADD, ADD_COMPACT, Change, Exchange, say
+from tests.support.trainer_script import ADD, ADD_COMPACT, Exchange, say
 
-from rolloutpool_common.outcomes import Category, RolloutStatus
-from rolloutpool_common.protocol.options import MaskMode
+from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 
@@ -83,50 +81,3 @@ async def test_a_trainer_with_other_ids_sends_all_of_them_and_the_drift_is_seen(
         assert [bool(prefix) for prefix in offered] == [False, False, True, True, True]
         assert taken == [None, None, offered[2], None, offered[4]]
         assert [len(sample.segments) for sample in result.samples] == [5, 3]
-
-
-def leave_out_unasked(exchange: Exchange) -> None:
-    """Leaves out ids that the worker did not offer to do without."""
-    if exchange.key == "2":
-        prompt = exchange.reply["prompt_token_ids"]
-        known = len(prompt) - exchange.mask if exchange.mask else 0
-        exchange.reply_headers["x-echo-prefix-length"] = str(known)
-        exchange.patch(prompt_token_ids=prompt[known:])
-
-
-def tell_another_length(exchange: Exchange) -> None:
-    """Says that it left out one id less than it did."""
-    if prefix := exchange.reply_headers.get("x-echo-prefix-length"):
-        exchange.reply_headers["x-echo-prefix-length"] = str(int(prefix) - 1)
-
-
-def leave_out_nothing(exchange: Exchange) -> None:
-    """Says that it left out the prefix, and sends all."""
-    if exchange.headers.get("x-echo-prefix-length"):
-        session = exchange.app.get_session(exchange.document["rollout_id"])
-        context = session.ledger.ids
-        sampled = len(exchange.reply["token_ids"])
-        exchange.patch(prompt_token_ids=context[: len(context) - sampled])
-
-
-@pytest.mark.parametrize("mode", [MaskMode.AUTO, MaskMode.EXACT])
-@pytest.mark.parametrize(("lie", "turn"), [(leave_out_unasked, 2), (tell_another_length, 3), (leave_out_nothing, 3)])
-async def test_a_trainer_that_lies_about_the_prefix_breaks_the_protocol(
-    inside: InsideWorker, tokenizer: ChatTokenizer, lie: Change, turn: int, mode: MaskMode
-) -> None:
-    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say(), change=lie) as trainer:
-        result = await inside.run_one(server_url=trainer.url, messages=LONG, mask_mode=mode)
-        assert result.failure is not None
-        assert (result.failure.category, result.failure.turn) == (Category.TRAINER_PROTOCOL_ERROR, turn)
-        assert result.num_llm_calls == turn - 1
-
-
-async def test_the_reply_to_a_prompt_of_128k_tokens_stays_small(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    huge = [{"role": "user", "content": "Calculate 15 + 23. " + "7 3 1 9 " * 16_000}]
-    async with scripted_trainer(tokenizer, say(ADD), say(ADD), say(ADD), say()) as trainer:
-        result = await inside.run_one(server_url=trainer.url, messages=huge)
-        assert result.status is RolloutStatus.COMPLETED, result.failure
-        assert result.turns[0].prompt_tokens > 128_000
-        sizes = [len(exchange.body) for exchange in trainer.exchanges]
-        assert min(sizes[:2]) > 128_000 * 2
-        assert max(sizes[2:]) < 4_000

@@ -17,9 +17,11 @@
 import json
 import threading
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from kombu.transport.redis import Channel, Transport
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -62,12 +64,17 @@ class LeanTransport(Transport):
     connection_errors = (*Transport.connection_errors, *Transport.channel_errors)
 
 
-def batched(producer: Any, size: int) -> AbstractContextManager[object]:
-    """Returns a context in which the producer's messages are sent together, at most `size` at a time."""
+@contextmanager
+def batched(producer: Any, size: int) -> Iterator[None]:
+    """Sends the producer's messages of the block together, at most `size` at a time."""
     if not producer.supports_batch_publish:
         raise RolloutPoolError("kombu's pipelined publishing is off: take retry_on_timeout out of the broker's options")
-    batch: AbstractContextManager[object] = producer.batch(size)
-    return batch
+    try:
+        with producer.batch(size):
+            yield
+    except RuntimeError as error:
+        # Where Redis was started again, kombu connects anew, and takes no more messages into the batch.
+        raise OperationalError(str(error)) from error
 
 
 def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:

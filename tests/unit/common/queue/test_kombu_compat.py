@@ -22,8 +22,8 @@ def test_a_producer_without_batches_is_refused_with_the_reason() -> None:
     class Single:
         supports_batch_publish = False
 
-    with pytest.raises(RolloutPoolError, match="retry_on_timeout"):
-        batched(Single(), 10)
+    with pytest.raises(RolloutPoolError, match="retry_on_timeout"), batched(Single(), 10):
+        pass
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])

@@ -147,22 +147,6 @@ async def test_tickets_of_an_offer_whose_last_worker_is_gone_go_back_at_once(sto
     assert (await store.offers.look()).gone == []
 
 
-async def test_each_queue_is_looked_at_by_itself_for_lost_tickets(store: Store, redis: FakeRedis) -> None:
-    await workers(store)
-    routed = await submit(store, 2, shared=MAZE)
-    plain = await submit(store, 2)
-    assert len(await reserve(store)) == 4
-    later = await store.outbox.now_ms() + 1
-    # One at a time, so that the first page has only what is in the other queue.
-    assert await store.outbox.lost(Priority.DEFAULT, later, limit=1) == 1
-    assert await store.outbox.lost(Priority.DEFAULT, later) == 1
-    assert where(redis, plain) == [Place.OUTBOX] * 2
-    assert where(redis, routed) == [Place.PUBLISHED] * 2
-    assert await store.outbox.routes(Priority.DEFAULT) == [MAZE_OFFER]
-    assert await store.outbox.lost(Priority.DEFAULT, later, offer=MAZE_OFFER) == 2
-    assert where(redis, routed) == [Place.OUTBOX] * 2
-
-
 @pytest.mark.parametrize("arrivals", [1, 2])
 async def test_a_worker_that_lacks_something_gives_the_ticket_back_unclaimed(
     store: Store, redis: FakeRedis, arrivals: int

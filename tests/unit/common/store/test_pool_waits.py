@@ -53,16 +53,6 @@ async def test_workers_that_shut_down_take_nothing(store: Store) -> None:
     assert message.startswith("all workers shut down")
 
 
-async def test_a_tokenizer_that_is_loaded_is_named_and_a_foreign_one_is_not(store: Store) -> None:
-    uid = (await submit(store, shared={"tokenizer_name": TOKENIZER}))[0]
-    await announce(store, "w")
-    await announce(store, "beside")
-    await store.workers.beat("w", running=0, tokenizers={}, loading=["another"])
-    assert await waits(store, uid) == []
-    await store.workers.beat("w", running=0, tokenizers={}, loading=["another", TOKENIZER])
-    assert await waits(store, uid) == [(WaitsFor.TOKENIZER, f"1 of 2 workers load {TOKENIZER}", 1)]
-
-
 async def test_a_tokenizer_that_no_worker_has_begun_to_load_waits_for_a_place(store: Store) -> None:
     uid = (await submit(store, shared={"tokenizer_name": TOKENIZER}))[0]
     await announce(store, "w")

@@ -39,20 +39,6 @@ async def own(store: Store, uid: str) -> Waiting | None:
     return view.waiting
 
 
-async def test_a_note_is_read_with_the_batch_until_it_is_taken_away(store: Store) -> None:
-    batch = new_batch(2)
-    await store.batches.submit(batch)
-    uid, _ = uids_of(batch)
-    assert await read(store, batch.batch_id) == []
-    noted, other = waiting(), waiting("http://trainer:8082")
-    await store.waits.note(uid, 1, other, batch=True)
-    await store.waits.note(uid, 1, waiting(), batch=True)
-    await store.waits.note(uid, 1, noted, batch=True)
-    assert await read(store, batch.batch_id) == [noted, other]
-    await store.waits.clear(uid, 1, URL)
-    assert await read(store, batch.batch_id) == [other]
-
-
 async def test_the_rollouts_of_all_workers_are_counted(store: Store, raw: FakeAsyncRedis) -> None:
     batch = new_batch(60)
     await store.batches.submit(batch)

@@ -1,6 +1,5 @@
 """NeMo Gym's agent server. Its own collector, resources server and types: tests/trainers/test_nemo.py."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +8,7 @@ import httpx
 import pytest
 from tests.support.api_documents import failed, result
 from tests.support.stub_pool import Answer, StubPool
+from tests.support.waiting import until_true
 
 from rolloutpool_trainer.adapters.driver import PoolDriver
 from rolloutpool_trainer.adapters.nemo_gym import RowRefused, nemo_gym_agent, prompt_of
@@ -138,11 +138,7 @@ async def test_whoever_goes_away_cancels_the_rollout(pool: StubPool, driver: Poo
         async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await client.post("/run", json=ROW, timeout=0.3)
-        for _ in range(500):
-            if pool.requests[-1].method == "DELETE":
-                break
-            await asyncio.sleep(0.01)
-    assert pool.requests[-1].method == "DELETE"
+        await until_true(lambda: pool.requests[-1].method == "DELETE")
 
 
 def test_each_kind_of_item_is_a_message() -> None:

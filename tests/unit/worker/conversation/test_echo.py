@@ -54,14 +54,17 @@ def test_all_but_some_turns_may_leave_a_long_prefix_out(tokenizer: ChatTokenizer
     assert EchoVerifier(spec_of(max_turns=40), tokenizer, one_turn(tokenizer)).offer(turn, edited=False) is None
 
 
-@pytest.mark.parametrize(("offered", "whole", "says"), [(0, False, "were not offered"), (1, True, "and has them")])
+@pytest.mark.parametrize(
+    ("offered", "more", "whole", "says"),
+    [(0, 0, False, "were not offered"), (1, 1, False, "were not offered"), (1, 0, True, "and has them")],
+)
 async def test_a_prefix_that_was_not_offered_or_is_there_is_refused(
-    tokenizer: ChatTokenizer, offered: int, whole: bool, says: str
+    tokenizer: ChatTokenizer, offered: int, more: int, whole: bool, says: str
 ) -> None:
     ledger = one_turn(tokenizer)
     verifier = EchoVerifier(spec_of(max_turns=40), tokenizer, ledger)
     echo = ledger.ids if whole else ledger.ids[ledger.head :]
-    asked = AskedTurn(3, offered=offered * ledger.head)
+    asked = AskedTurn(3, offered=offered * ledger.head + more)
     with pytest.raises(TrainerProtocolError, match=says):
         await verifier.verify_later(reply(echo, prefix=ledger.head), asked)
 

@@ -112,16 +112,14 @@ async def test_one_that_always_blocks_takes_no_more_than_some_threads(
     monkeypatch.setattr("rolloutpool_worker.capabilities.grading.own_loop.ANSWER_SECONDS", 0.05)
     host._seconds = 0.1
     await until(lambda: asyncio.sleep(0, threads() == 0), 10.0)
-    busy = False
     for _ in range(40):
-        try:
+        with pytest.raises((GraderBusy, GraderFault)) as end:
             await ask(host, graders.blocks, {"how": "sleeps", "seconds": 6.0})
-        except GraderBusy:
-            busy = True
+        if end.type is GraderBusy:
             break
-        except GraderFault:
-            await asyncio.sleep(0.1)
-    assert busy
+        assert "did not answer within" in str(end.value)
+        await asyncio.sleep(0.1)
+    assert end.type is GraderBusy
     assert threads() == MOST_HELD
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, claim, result_of, submit
+from tests.support.batches import OWNER, finish, submit
+from tests.support.pushes import settled
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import Step, close, hang, status
 from tests.support.waiting import until
@@ -34,24 +35,12 @@ async def transport() -> AsyncIterator[AiohttpTransport]:
     await made.aclose()
 
 
-async def settled(store: Store, uid: str) -> dict[str, int]:
-    """The batch's pushes by state, once none is pending."""
-
-    async def look() -> dict[str, int] | None:
-        batch = await store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert batch is not None
-        return None if batch.delivery.get("pending") else batch.delivery
-
-    return {state: n for state, n in (await until(look)).items() if n}
-
-
 async def pushed(
     store: Store, transport: AiohttpTransport, receiver: ScriptedTrainer, url: str | None = None
 ) -> tuple[str, dict[str, int]]:
     """The uid of a rollout that ended, and what became of its push."""
     (uid,) = await submit(store, asks={"webhooks": Delivery(callback_url=url or receiver.url, secret=SECRET)})
-    claimed = await claim(store, uid)
-    await store.rollouts.finish(claimed, result_of(claimed))
+    await finish(store, uid, metadata={"text": "é☃" * 3000})
     sender = WebhookSender(store, transport)
 
     async def stop_when_settled() -> dict[str, int]:
@@ -72,7 +61,7 @@ async def test_a_push_carries_the_stored_result_and_a_signature(
     assert found == {"delivered": 1}
     (push,) = receiver.exchanges
     headers = [push.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
-    assert headers[0] == uid
+    assert (headers[0], push.headers["content-type"]) == (uid, "application/json")
     verify(SECRET, headers[0], headers[1], push.content, headers[2], now=time.time())
     event = PushEvent.model_validate_json(push.content)
     assert event.data.model_dump_json().encode() == await store.rollouts.result(uid)
@@ -141,8 +130,7 @@ async def test_an_address_that_may_not_be_called_is_given_up_at_once(
 async def ended(store: Store, url: str, count: int, owner: str = OWNER) -> None:
     """Ends the rollouts of a batch with this webhook."""
     for uid in await submit(store, count, asks={"webhooks": Delivery(callback_url=url, secret=SECRET)}, owner=owner):
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
+        await finish(store, uid)
 
 
 @asynccontextmanager
@@ -232,8 +220,7 @@ async def test_nothing_is_asked_while_nothing_is_to_be_pushed(
     assert looks == 1
     async with scripted_trainer(tokenizer, status(200)) as receiver:
         (uid,) = await submit(store, asks={"webhooks": Delivery(callback_url=receiver.url, secret=SECRET)})
-        claimed = await claim(store, uid)
-        await store.rollouts.finish(claimed, result_of(claimed))
+        await finish(store, uid)
         sender.heard((await store.workers.beat("w", running=0, tokenizers={})).notes)
         assert await settled(store, uid) == {"delivered": 1}
     sender.heard((await store.workers.beat("w", running=0, tokenizers={})).notes)

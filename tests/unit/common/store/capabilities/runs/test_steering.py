@@ -40,13 +40,6 @@ async def end_pauses(store: Store) -> int:
 
 
 class TestVersion:
-    async def test_a_run_is_known_from_its_first_announcement_or_batch(self, store: Store) -> None:
-        with pytest.raises(RunUnknown):
-            await Runs(store).read(OWNER, RUN)
-        await submit(store, run=RUN)
-        assert (await Runs(store).read(OWNER, RUN)).policy_version is None
-        assert (await Runs(store).announce(OWNER, "other", 3)).policy_version == 3
-
     async def test_it_never_goes_back_unless_that_is_meant(self, store: Store) -> None:
         for version in (0, 9, 10, 10, 10**15 - 1):
             assert (await Runs(store).announce(OWNER, RUN, version)).policy_version == version
@@ -168,15 +161,6 @@ class TestPause:
         assert not theirs.cancelled
         totals = (await store.totals.read()).totals
         assert (totals["cancelled_for:pause"], totals["pauses"]) == (1, 1)
-
-    async def test_what_was_resumed_in_the_last_moment_goes_on(self, store: Store) -> None:
-        redis = store.connection.redis
-        uids = await submit(store, 2, run=RUN)
-        await Runs(store).pause(OWNER, RUN, limit_s=60)
-        await redis.hset("rp:served", "clock_ms", 60_000)
-        await Runs(store).resume(OWNER, RUN)
-        assert await end_pauses(store) == 0
-        assert await published(store) == uids
 
 
 class TestStaleBatches:
