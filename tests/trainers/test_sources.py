@@ -41,7 +41,7 @@ torch: Any = pytest.importorskip("torch", reason="torch has an environment of it
 if not SOURCES.is_dir():
     pytest.skip("the wheels are fetched by make test-trainers", allow_module_level=True)
 
-pytest_plugins = ["tests.unit.trainer.adapters.conftest"]
+pytest_plugins = ["tests.unit.trainer.conftest", "tests.unit.trainer.adapters.conftest"]
 
 ROOT = Path(__file__).parents[2]
 Ends = Callable[..., None]
