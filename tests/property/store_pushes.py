@@ -12,9 +12,9 @@ from tests.property.store_world import WHICH, one_of
 
 from rolloutpool_common.capabilities.webhooks.pushes import DuePush, Pushes
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
-from rolloutpool_common.store.keys import split_uid
 
 WEBHOOK = Delivery(callback_url="http://127.0.0.1:9/hook", secret="long enough")
+SETTLED = ("delivered", "dead", "stopped")
 
 
 class StorePushes(StoreAttempts):
@@ -57,19 +57,21 @@ class StorePushes(StoreAttempts):
     @invariant()
     def each_result_is_pushed_once(self) -> None:
         """What is due, and what the state of a batch says of it."""
+        pushed = {batch_id: batch for batch_id, batch in self.batches.items() if batch.pushed}
+        assert all(model.push is None for model in self.rollouts.values() if not model.batch.pushed)
+        # In one round trip, because this is asked after each step.
+        pipe = self.raw.pipeline(transaction=False)
+        pipe.zrange("rp:push:due", 0, -1)
+        pipe.hkeys("rp:push:attempts")
+        for batch_id in pushed:
+            pipe.hmget(f"rp:batch:{batch_id}", [f"push:{name}" for name in ("pending", *SETTLED)])
+            pipe.smembers(f"rp:batch:{batch_id}:undelivered")
+        listed, tried, *found = pipe.execute()
         due = {uid for uid, model in self.rollouts.items() if model.push == "due"}
-        assert set(self.raw.zrange("rp:push:due", 0, -1)) == due
-        assert set(self.raw.hkeys("rp:push:attempts")) <= due
-        for batch_id, batch in self.batches.items():
-            assert all((model.push is not None) == (batch.pushed and model.ended) for model in batch.rollouts)
-            known = {
-                name: int(n) for name, n in self.raw.hgetall(f"rp:batch:{batch_id}").items() if name[:5] == "push:"
-            }
-            for name, push in (("pending", "due"), *((one, one) for one in ("delivered", "dead", "stopped"))):
-                assert known.get(f"push:{name}", 0) == sum(model.push == push for model in batch.rollouts)
-            undelivered = {int(index) for index in self.raw.smembers(f"rp:batch:{batch_id}:undelivered")}
-            assert undelivered == {
-                (split_uid(uid) or ("", 0))[1]
-                for uid, model in zip(batch.uids, batch.rollouts, strict=True)
-                if model.push == "dead"
-            }
+        assert set(listed) == due
+        assert set(tried) <= due
+        for batch, counts, undelivered in zip(pushed.values(), found[::2], found[1::2], strict=True):
+            assert all((model.push is not None) == model.ended for model in batch.rollouts)
+            for n, push in zip(counts, ("due", *SETTLED), strict=True):
+                assert int(n or 0) == sum(model.push == push for model in batch.rollouts)
+            assert undelivered == {str(n) for n, model in enumerate(batch.rollouts) if model.push == "dead"}

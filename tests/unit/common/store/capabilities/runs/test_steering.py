@@ -215,7 +215,7 @@ class TestGrades:
         for run in (RUN, "other"):
             batch = new_batch(1, run=run, asks={"grading": True})
             await store.batches.submit(batch)
-            claims.append(await claim(store, *uids_of(batch)))
+            claims.append(await claim(store, uids_of(batch)[0]))
             await KeptRollouts(store).begin(claims[-1], result_of(claims[-1]), seconds=600, group=None)
         await Runs(store).pause(OWNER, RUN, limit_s=3600)
         before = [float(await store.connection.redis.zscore("rp:grading", one.uid)) for one in claims]
