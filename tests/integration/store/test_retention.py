@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
+import pytest
 from tests.support.batches import OWNER, announce, claim, finish, new_batch, result_of, uids_of
 from tests.support.journals import turn_record
 from tests.support.waiting import until
@@ -150,6 +151,26 @@ async def test_until_then_every_key_belongs_to_a_batch_whose_end_is_known(store:
             assert rest.partition(":")[0].partition("-")[0] in due, key
             # A journal ends with its rollout.
             assert not key.endswith(":journal"), key
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_a_worker_that_has_lost_its_rollout_leaves_nothing_of_a_deleted_batch(
+    store: Store, raw: Any, over: bool
+) -> None:
+    batch = new_batch()
+    await announce(store, "w1")
+    await store.batches.submit(batch)
+    held = await claim(store, uids_of(batch)[0])
+    await store.model_calls.note_idempotent(held)
+    assert await store.model_calls.is_idempotent(held)
+    await store.batches.cancel(batch.batch_id)
+    if over:
+        await store.batches.delete(batch.batch_id)
+    else:
+        await raw.hset(f"rp:batch:{batch.batch_id}", "deleting", 1)
+    await store.model_calls.note_idempotent(held)
+    await store.rollouts.keep_evidence(held, result_of(held))
+    assert not {key for key in await keys_of(raw) if key.endswith((":idempotent", ":evidence"))}
 
 
 async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, raw: Any) -> None:

@@ -28,6 +28,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from rolloutpool_common.capability import StoredCapability
 from rolloutpool_common.composition import CAPABILITIES
+from rolloutpool_common.store import keys
 from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.errors import store_errors
 from rolloutpool_common.store.keys import PREFIX
@@ -192,6 +193,17 @@ class Connection:
     def command(self, *command: Any) -> asyncio.Future[Any]:
         """Runs one command, which travels together with the scripts; raises as `script` does."""
         return self._scripts.command(*command)
+
+    async def beside_batch(self, batch_id: str, command: str, key: str, value: str | bytes) -> None:
+        """Writes a key that is deleted with a batch; takes it away again where that deletion has begun, or is over."""
+        batch = keys.batch(batch_id)
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.execute_command(command, key, value)
+        pipe.exists(batch)
+        pipe.hexists(batch, "deleting")
+        _, exists, deleting = await pipe.execute()
+        if deleting or not exists:
+            await self.redis.unlink(key)
 
     async def close(self) -> None:
         """Closes all connections."""

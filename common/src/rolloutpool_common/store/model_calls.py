@@ -86,7 +86,8 @@ class ModelCalls:
     async def note_idempotent(self, claim: Claim) -> None:
         """Notes with its batch that this rollout's trainer answers a repeated request with the reply of then."""
         with store_errors():
-            await self._connection.redis.sadd(keys.batch(claim.batch_id, "idempotent"), claim.spec.server_url)
+            key = keys.batch(claim.batch_id, "idempotent")
+            await self._connection.beside_batch(claim.batch_id, "SADD", key, claim.spec.server_url)
 
     async def is_idempotent(self, claim: Claim) -> bool:
         """Whether that was noted of this rollout's trainer."""

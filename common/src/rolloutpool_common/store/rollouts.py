@@ -283,7 +283,8 @@ class Rollouts:
     async def keep_evidence(self, claim: Claim, result: RolloutResult) -> None:
         """Keeps a result that must not be delivered as data, for people to look into; it is deleted with its batch."""
         with store_errors():
-            await self._redis.set(keys.rollout(claim.uid, "evidence"), compress(encode_result(result)))
+            data = compress(encode_result(result))
+            await self._connection.beside_batch(claim.batch_id, "SET", keys.rollout(claim.uid, "evidence"), data)
 
     async def evidence(self, uid: str) -> bytes | None:
         """Returns what was kept of a quarantined rollout, as JSON."""

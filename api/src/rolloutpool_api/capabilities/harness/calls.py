@@ -25,6 +25,7 @@ import structlog
 from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall
 from rolloutpool_common.capabilities.harness.news import News
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions, TakenCall
+from rolloutpool_common.process.background import BackgroundTask
 from rolloutpool_common.queue.publisher import Publisher
 from rolloutpool_common.store import Store, StoreError, StoreUnavailable
 
@@ -62,17 +63,18 @@ class DoorCalls:
         """Of sessions the digests of what this door has stored: a history is sent to Redis once."""
         self._heard: dict[str, list[tuple[float, HeardCall]]] = {}
         """Of sessions the calls that were given away to the last byte, and when: their next call brings the note."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beating, self._listening, self._publishing = map(BackgroundTask, ("beat", "listen", "publish"))
 
     def start(self) -> None:
         """Begins to beat, to listen and to publish."""
-        self._tasks = [asyncio.create_task(work()) for work in (self._beat, self._listen, self._publish)]
+        self._beating.start(self._beat())
+        self._listening.start(self._listen())
+        self._publishing.start(self._publish())
 
     async def stop(self) -> None:
         """Ends that, and disconnects; the calls that are held count as cut."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
+        for task in (self._beating, self._listening, self._publishing):
+            await task.stop()
         with suppress(StoreError):
             await self._note_heard(0.0)
             await self.sessions.leave(self._address)
