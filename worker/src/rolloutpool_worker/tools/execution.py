@@ -289,6 +289,9 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
         error = next(iter(tool.validator.iter_errors(arguments)), None)
     except RecursionError:
         return "nested too deeply"
+    except ArithmeticError:
+        # The policy's, and not the schema's: an integer of 400 digits is none that can be divided.
+        return "a number is too large"
     except Exception as broken:
         # The schema is a plug-in's; on a broken one jsonschema raises errors of many kinds.
         raise _SchemaBroken(PluginError.of(broken)) from None
