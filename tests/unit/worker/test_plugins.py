@@ -30,16 +30,16 @@ def test_a_module_that_is_not_there_is_told_from_one_that_it_lacks(
 ) -> None:
     (tmp_path / "lacking_plugin_of_a_test.py").write_text("import a_library_of_no_one")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PluginBroken, match="no module 'a_library_of_no_one'$"):
+    with pytest.raises(PluginBroken, match=r"no module 'a_library_of_no_one'$"):
         import_plugins(("lacking_plugin_of_a_test",))
-    with pytest.raises(PluginBroken, match="no module 'nowhere_of_a_test'; is the folder in which it lies on PYTHONPATH"):
+    with pytest.raises(PluginBroken, match="no module 'nowhere_of_a_test'; is the folder"):
         import_plugins(("nowhere_of_a_test.tools",))
 
 
 def test_a_class_in_the_place_of_an_object_is_refused() -> None:
     """It would be called with arguments that it takes for its own, in the middle of each rollout."""
     registry: Registry[object] = Registry("rolloutpool.environments")
-    with pytest.raises(PluginBroken, match="rolloutpool.environments: 'maze' is the class Maze; register an object"):
+    with pytest.raises(PluginBroken, match=r"rolloutpool.environments: 'maze' is the class Maze; register an object"):
         registry.register("maze", type("Maze", (), {}))
     assert registry.names() == []
 

@@ -108,6 +108,4 @@ def import_plugins(modules: tuple[str, ...]) -> None:
             raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {missing}") from error
         # A module that ends the process would have its worker started again for ever, and nothing would say why.
         except (Exception, SystemExit) as error:
-            raise PluginBroken(
-                f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {PluginError.of(error)}"
-            ) from error
+            raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {PluginError.of(error)}") from error

@@ -120,7 +120,7 @@ async def test_a_method_of_other_arguments_is_the_environment_s_fault() -> None:
             return OpenedSession(task)
 
     life = life_of(Short())
-    with pytest.raises(EnvironmentFault, match="environment game: open failed with TypeError: .*takes 2 positional"):
+    with pytest.raises(EnvironmentFault, match=r"environment game: open failed with TypeError: .*takes 2 positional"):
         await life.open()
     await life.close()
 

@@ -163,8 +163,8 @@ def tool(
 
     Raises:
         NameTaken: Another tool has that name.
-        PluginBroken: It is no async function, its arguments cannot be described, or an isolated tool's function is inside
-            another one.
+        PluginBroken: It is no async function, its arguments cannot be described, or an isolated tool's function is
+            inside another one.
     """
     # `@tool` without brackets would put nothing into the registry, and no call would ever say so.
     if callable(name):
@@ -173,8 +173,10 @@ def tool(
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
         # A plain `def` would fail at each call. One that gives back what another function answers is no such thing.
         if inspect.isfunction(run) and run.__name__ != "<lambda>" and not _answers_later(run):
-            raise PluginBroken(f"tool {run.__name__}: write `async def {run.__name__}`; what blocks belongs into "
-                               "`asyncio.to_thread`, or is declared `isolated`")
+            raise PluginBroken(
+                f"tool {run.__name__}: write `async def {run.__name__}`; what blocks belongs into "
+                "`asyncio.to_thread`, or is declared `isolated`"
+            )
         called, told, schema, function = name, description, parameters, run
         if called is None or told is None or schema is None:
             signature = read_signature(run)

@@ -124,7 +124,7 @@ def grader(
 
     Raises:
         NameTaken: Another grader has that name.
-        PluginBroken: It is to run in a child process, and is inside another function; or it does not take two arguments.
+        PluginBroken: It is to run in a child process, and is inside another function; or it takes other arguments.
     """
     # `@grader` without brackets would put nothing into the registry.
     if callable(name):
