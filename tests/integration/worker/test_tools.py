@@ -175,7 +175,12 @@ async def test_entry_points_of_installed_packages_are_found(
     ("source", "points", "plugins", "says"),
     [
         (SHOUT, "[rolloutpool.tools]\nadd = shouting:shout\n", "", "the name 'add' is taken twice"),
-        ("1 / 0", "", "shouting", "ROLLOUTPOOL_PLUGINS: shouting cannot be imported: division by zero"),
+        (
+            "1 / 0",
+            "",
+            "shouting",
+            "shouting cannot be imported: ZeroDivisionError: division by zero (shouting.py:1",
+        ),
     ],
 )
 async def test_a_broken_plug_in_stops_the_worker_with_a_line(

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from rolloutpool_common.errors import RolloutPoolError
+from rolloutpool_worker.plugin_errors import PluginError
 
 T = TypeVar("T")
 
@@ -43,7 +44,10 @@ class Registry(Generic[T]):
 
         Raises:
             NameTaken: Another thing has that name.
+            PluginBroken: It is a class, so what it registers could not be called.
         """
+        if isinstance(thing, type):
+            raise PluginBroken(f"{self.group}: {name!r} is the class {thing.__name__}; register an object of it")
         # The same thing twice is no conflict: an entry point's module is imported to load it, and its decorator has
         # registered the thing by then.
         if self._things.setdefault(name, thing) is not thing:
@@ -76,10 +80,10 @@ class Registry(Generic[T]):
         for entry in entry_points(group=self.group):
             try:
                 self.register(entry.name, entry.load())
-            except NameTaken:
+            except RolloutPoolError:
                 raise
-            except Exception as error:
-                raise PluginBroken(f"{self.group}: {entry.name} = {entry.value}: {error}") from error
+            except (Exception, SystemExit) as error:
+                raise PluginBroken(f"{self.group}: {entry.name} = {entry.value}: {PluginError.of(error)}") from error
 
 
 def import_plugins(modules: tuple[str, ...]) -> None:
@@ -97,5 +101,11 @@ def import_plugins(modules: tuple[str, ...]) -> None:
             importlib.import_module(module)
         except RolloutPoolError:
             raise
-        except Exception as error:
-            raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {error}") from error
+        except ModuleNotFoundError as error:
+            missing = f"no module {error.name!r}"
+            if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+                missing += "; is the folder in which it lies on PYTHONPATH?"
+            raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {missing}") from error
+        # A module that ends the process would have its worker started again for ever, and nothing would say why.
+        except (Exception, SystemExit) as error:
+            raise PluginBroken(f"ROLLOUTPOOL_PLUGINS: {module} cannot be imported: {PluginError.of(error)}") from error

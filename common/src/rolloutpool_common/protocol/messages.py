@@ -10,6 +10,7 @@ because older versions took parts of any type.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -32,10 +33,12 @@ __all__ = [
     "TEXT_MESSAGES",
     "FunctionCall",
     "Message",
+    "MessagesInvalid",
     "TextMessage",
     "ToolCall",
     "ToolDefinition",
     "ToolFunction",
+    "json_messages",
     "message_fault",
     "text_of",
 ]
@@ -124,6 +127,29 @@ def message_fault(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     return f"messages{at}: {first['msg'].removeprefix('Value error, ')}"
+
+
+class MessagesInvalid(ValueError):
+    """Messages that a plug-in has made cannot be part of a conversation."""
+
+
+def json_messages(messages: Any) -> list[dict[str, Any]]:
+    """Brings messages that a plug-in has made into normal form.
+
+    Raises:
+        MessagesInvalid: One is no message, or cannot be JSON: half of a surrogate pair is a string to Python, and a
+            result that holds it could not be written.
+    """
+    try:
+        written = [message.wire() for message in TEXT_MESSAGES.validate_python(messages)]
+    except ValidationError as error:
+        raise MessagesInvalid(message_fault(error)) from None
+    for place, message in enumerate(written):
+        try:
+            orjson.dumps(message)
+        except TypeError as error:
+            raise MessagesInvalid(f"messages[{place}] cannot be JSON: {error}") from None
+    return written
 
 
 def text_of(message: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ class Lifeline:
                     failures = 0
                 failures += 1
                 if failures == 1:
-                    _log.info("the lifeline broke (%s) and is connected again", type(error).__name__)
+                    _log.info("the lifeline broke (%s); it connects again until it holds", type(error).__name__)
                 self._disconnect()
                 self._stopping.wait(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
         self._disconnect()

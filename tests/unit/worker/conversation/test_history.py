@@ -43,3 +43,10 @@ def test_an_agent_s_messages_are_put_into_normal_form() -> None:
     with pytest.raises(AgentMisuse, match=r"not a message: messages\[0\].role: Invalid role") as caught:
         normal_form([{"role": "robot", "content": "secret"}])
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("content", ["half a \udcff", "\ud800"])
+def test_a_message_that_cannot_be_json_is_refused_before_it_is_part_of_the_transcript(content: str) -> None:
+    """Neither a result that holds it nor its failure could be written, and the rollout ran eight times for nothing."""
+    with pytest.raises(AgentMisuse, match=r"messages\[1\] cannot be JSON: .*surrogates not allowed"):
+        normal_form([USER, {"role": "user", "content": content}])

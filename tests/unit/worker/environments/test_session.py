@@ -112,6 +112,19 @@ async def test_an_error_of_its_code_is_named_with_its_place_and_logged(caplog: p
     await life.close()
 
 
+async def test_a_method_of_other_arguments_is_the_environment_s_fault() -> None:
+    """It fails when it is called, before there is anything to await: the worker seemed to have failed."""
+
+    class Short(GuessingGame):
+        async def open(self, task: Any) -> OpenedSession:  # type: ignore[override]
+            return OpenedSession(task)
+
+    life = life_of(Short())
+    with pytest.raises(EnvironmentFault, match=r"environment game: open failed with TypeError: .*takes 2 positional"):
+        await life.open()
+    await life.close()
+
+
 async def test_a_refusal_is_read_by_the_policy_and_breaks_nothing() -> None:
     life = life_of(task={"call": "refuse"})
     await life.open()

@@ -65,11 +65,26 @@ async def test_hostile_arguments_are_answered(lenient: bool, arguments: str) -> 
 
 
 async def test_a_broken_schema_is_the_tool_s_fault() -> None:
+    """The result warns of it: each call of such a tool is refused, and the policy can't help it."""
+
     async def run(_: ToolContext) -> str:
         return "ran"
 
-    (text,) = await texts([("broken", {"a": 1})], made("broken", run, type="object", properties={"a": {"type": 5}}))
-    assert text.startswith("Error: ")
+    tool = made("broken", run, type="object", properties={"a": {"type": 5}})
+    runner = ToolRunner({"broken": tool}, lenient=False, host=tool_host())
+    call = ToolCall(id="c", function=FunctionCall(name="broken", arguments={"a": 1}))
+    (message,) = await runner.run([call], [ToolContext("b-0", "r", 1, "c", {})])
+    assert message["content"] == "Error: Invalid arguments for broken: the tool's own schema is broken"
+    assert runner.take_warnings() == ("tool_failed:broken",)
+
+
+async def test_a_number_that_no_check_can_take_is_the_policy_s_fault() -> None:
+    async def run(_: ToolContext, a: float) -> str:
+        return "ran"
+
+    tool = made("half", run, type="object", properties={"a": {"multipleOf": 0.5}})
+    (text,) = await texts([("half", '{"a": 1' + "0" * 400 + "}")], tool)
+    assert text == "Error: Invalid arguments for half: a number is too large"
 
 
 async def test_without_leniency_the_schema_decides() -> None:

@@ -1,6 +1,7 @@
 """Schemas from type hints and docstrings: what the policy is shown, what the function gets, what is refused."""
 
 import datetime
+from collections.abc import Awaitable
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -179,3 +180,44 @@ async def _nothing() -> object:
 def test_what_cannot_be_described_is_refused_when_it_is_declared(function: Any) -> None:
     with pytest.raises(PluginBroken, match=f"tool {function.__name__}: "):
         read_signature(function)
+
+
+async def _contextless(query: str) -> object:
+    return query
+
+
+async def _contextless_list(queries: list[str]) -> object:
+    return queries
+
+
+@pytest.mark.parametrize("function", [_contextless, _contextless_list])
+def test_a_function_without_a_context_is_refused(function: Any) -> None:
+    """It would be given the context as its first argument, and the policy would read it."""
+    with pytest.raises(PluginBroken, match="its first argument is the ToolContext, and it has 'quer"):
+        read_signature(function)
+
+
+def test_a_function_that_is_not_async_is_refused(registry: Registry[Tool]) -> None:
+    """Each call would fail, and be a tool message to train on."""
+
+    def plain(_: ToolContext, query: str) -> object:
+        return query
+
+    async def answer(_: ToolContext, query: str) -> object:
+        return query
+
+    def passed_on(context: ToolContext, query: str) -> Awaitable[object]:
+        return answer(context, query)
+
+    with pytest.raises(PluginBroken, match="tool plain: write `async def plain`"):
+        tool()(plain)  # type: ignore[arg-type]
+    with pytest.raises(PluginBroken, match="tool plain: write `async def plain`"):
+        tool("p", "P", {"type": "object"})(plain)  # type: ignore[arg-type]
+    assert registry.names() == []
+    assert tool()(passed_on).name == "passed_on"
+
+
+def test_a_decorator_without_brackets_is_refused() -> None:
+    """It would register nothing, and nothing would say so."""
+    with pytest.raises(PluginBroken, match=r"tool search: write `@tool\(\)`, with brackets"):
+        tool(search)  # type: ignore[arg-type]

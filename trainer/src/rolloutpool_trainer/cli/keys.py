@@ -26,10 +26,13 @@ def make_api_key(
     from rolloutpool_trainer.cli import console
     from rolloutpool_trainer.cli.documents import KeyDocument
 
+    wanted = [scope.strip() for scope in scopes.split(",")]
     try:
+        if unknown := [scope for scope in wanted if scope not in list(KeyScope)]:
+            raise ValueError(f"{unknown[0]!r} is no scope: there are {', '.join(KeyScope)}")
         key, made = make_key(
             name,
-            [KeyScope(scope.strip()) for scope in scopes.split(",")],
+            [KeyScope(scope) for scope in wanted],
             quota=parse_quota(option.strip() for option in quota.split(",") if option.strip()),
             expires=parse_expiry(expires) if expires else None,
         )

@@ -306,11 +306,12 @@ def json_bytes(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def _document(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+def _document(value: object) -> Any:
     """Writes a value as JSON; of a model only what was set, so that the pool's defaults hold for the rest."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
-    return dict(value)
+    # What is neither, such as a bare prompt, goes as it is: the pool says at which place it is wrong.
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def trainer_document(

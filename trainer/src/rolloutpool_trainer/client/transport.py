@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from rolloutpool_trainer.client import calls
+from rolloutpool_trainer.errors import ClientError
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -17,7 +18,14 @@ def key_from_environment() -> str | None:
 
 
 def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
-    """Makes the arguments of httpx' clients of a pool. The TLS context is made once, because it takes 0.1 s."""
+    """Makes the arguments of httpx' clients of a pool. The TLS context is made once, because it takes 0.1 s.
+
+    Raises:
+        ClientError: The address has no scheme.
+    """
+    # Such an address would be asked for as long as a pool that is down, although it can never answer.
+    if not base_url.lower().startswith(("http://", "https://")):
+        raise ClientError(f"a pool's address begins with http:// or https://, and this one is {base_url!r}")
     # Over http nothing is verified, and an empty context costs nothing.
     tls = base_url.startswith("https://")
     context = ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

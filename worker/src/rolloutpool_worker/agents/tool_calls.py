@@ -16,14 +16,16 @@ that then does something else fails with `StaleJournal`. An agent catches no err
 turns them into a typed failure.
 """
 
+import inspect
 from typing import Protocol
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_worker.agents.context_limit import keep_within
-from rolloutpool_worker.agents.termination import TERMINATION, TerminationStrategy, task_completion
+from rolloutpool_worker.agents.termination import TERMINATION, TerminationDecision, TerminationStrategy, task_completion
 from rolloutpool_worker.conversation.branch import SampledTurn
 from rolloutpool_worker.conversation.conversation import Conversation
+from rolloutpool_worker.conversation.history import AgentMisuse
 from rolloutpool_worker.plugins import Registry
 
 
@@ -36,6 +38,22 @@ class Agent(Protocol):
 
 
 AGENTS: Registry[Agent] = Registry("rolloutpool.agents")
+
+
+async def lead(name: str, agent: Agent, conversation: Conversation) -> FinishReason:
+    """Runs an agent, which may be a plug-in's and keep to no type."""
+    try:
+        # Only the call: what an async function raises comes from the `await`.
+        asked: object = agent(conversation)
+    except TypeError as error:
+        raise AgentMisuse(f"agent {name} must be an async function of a conversation: {error}") from error
+    if not inspect.isawaitable(asked):
+        raise AgentMisuse(f"agent {name} must be an async function of a conversation; it is none")
+    reason: object = await asked
+    try:
+        return FinishReason(reason)  # type: ignore[arg-type]
+    except ValueError:
+        raise AgentMisuse(f"agent {name} returned a {type(reason).__name__} that is no FinishReason") from None
 
 
 @AGENTS.named("tool_calls")
@@ -56,7 +74,12 @@ async def tool_calls(conversation: Conversation) -> FinishReason:
         # Before the tools run: a rollout over its budget has no turn left that could read their results.
         if conversation.sampled_tokens >= spec.max_tokens_total:
             return FinishReason.MAX_TOKENS
-        decision = strategy(turn, conversation.messages)
+        decision: object = strategy(turn, conversation.messages)
+        if not isinstance(decision, TerminationDecision):
+            raise AgentMisuse(
+                f"termination strategy {spec.metadata['termination_strategy']} returned a "
+                f"{type(decision).__name__}, and no TerminationDecision"
+            )
         if decision.end or not (turn.tool_calls or decision.append):
             return _natural_end(turn, strategy)
         if hinted and (reason := _hint_reached(conversation)):

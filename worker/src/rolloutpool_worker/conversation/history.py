@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Boundary
-from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault
+from rolloutpool_common.protocol.messages import MessagesInvalid, json_messages
 from rolloutpool_worker.policy import MessageBytes
 
 
@@ -76,6 +74,6 @@ class History:
 def normal_form(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Brings an agent's messages into the form in which they are journaled, sent and rendered."""
     try:
-        return [message.wire() for message in TEXT_MESSAGES.validate_python(messages)]
-    except ValidationError as error:
-        raise AgentMisuse(f"the agent gave something that is not a message: {message_fault(error)}") from None
+        return json_messages(messages)
+    except MessagesInvalid as error:
+        raise AgentMisuse(f"the agent gave something that is not a message: {error}") from None

@@ -22,12 +22,10 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from rolloutpool_common.errors import EnvironmentDiverged, EnvironmentFault, EnvironmentLost, RequestChanged
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentStep
 from rolloutpool_common.protocol.journal import EnvironmentRecord, JournalRecord, ObservationRecord, TurnRecord
-from rolloutpool_common.protocol.messages import TEXT_MESSAGES, message_fault, text_of
+from rolloutpool_common.protocol.messages import MessagesInvalid, json_messages, text_of
 from rolloutpool_worker.environments.base import StepAnswer
 from rolloutpool_worker.environments.session import SessionLife
 from rolloutpool_worker.tools.arguments import parse_arguments
@@ -63,11 +61,10 @@ async def open_session(life: SessionLife, records: Sequence[JournalRecord]) -> E
 
 def _in_normal_form(life: SessionLife) -> list[dict[str, Any]]:
     try:
-        return [message.wire() for message in TEXT_MESSAGES.validate_python(life.messages)]
-    except ValidationError as error:
+        return json_messages(life.messages)
+    except MessagesInvalid as error:
         raise EnvironmentFault(
-            f"environment {life.choice.name}: it opened with something that is not a message: {message_fault(error)}",
-            retryable=False,
+            f"environment {life.choice.name}: it opened with something that is not a message: {error}", retryable=False
         ) from None
 
 

@@ -87,7 +87,10 @@ class SessionLife:
         environment, choice = self.environment, self.choice
         ticket = self._ticket = await self._host.enter(choice.name, environment, self._uid, self._attempt)
         about = (choice.task, choice.seed, self._uid, self._attempt)
-        opening = environment.open(*about) if snapshot is None else environment.restore(snapshot, *about)
+
+        def opening() -> Awaitable[object]:
+            return environment.open(*about) if snapshot is None else environment.restore(snapshot, *about)
+
         # Any object, because a plug-in need not keep to its types.
         opened: object = await self._bounded("open", opening, "open", (EnvironmentFull, RequestFault))
         what = "open" if snapshot is None else "restore"
@@ -135,7 +138,7 @@ class SessionLife:
             return None
         snapshot = None
         if self.environment.crash is CrashEffect.SNAPSHOT:
-            data: object = await self._bounded("snapshot", self.environment.snapshot(self._session), "snapshot")
+            data: object = await self._bounded("snapshot", lambda: self.environment.snapshot(self._session), "snapshot")
             if not isinstance(data, bytes) or len(data) > MOST_SNAPSHOT_BYTES:
                 raise self._break(f"a snapshot must be at most {MOST_SNAPSHOT_BYTES:,} bytes", retryable=False)
             snapshot = base64.b64encode(data).decode()
@@ -150,7 +153,7 @@ class SessionLife:
 
     async def score(self, transcript: Sequence[dict[str, Any]]) -> SessionScore | None:
         """Asks what the rollout is worth; None where the environment gives no score. Raises `EnvironmentFault`."""
-        score: object = await self._bounded("score", self.environment.score(self._session, transcript), "score")
+        score: object = await self._bounded("score", lambda: self.environment.score(self._session, transcript), "score")
         if score is None:
             return None
         if not isinstance(score, SessionScore):
@@ -172,7 +175,7 @@ class SessionLife:
         # Before `ask` makes a coroutine: a broken session is not asked at all.
         self._check()
         try:
-            answer: object = await self._bounded(what, ask(), "call", (ToolFailed,))
+            answer: object = await self._bounded(what, ask, "call", (ToolFailed,))
         except ToolFailed as refused:
             answer = f"Error: {refused.message}"
         except _TimeOver:
@@ -204,14 +207,15 @@ class SessionLife:
         return StepAnswer(shown.text, reward, bool(answer.done), info)
 
     async def _bounded(
-        self, what: str, asked: Awaitable[T], counted_as: str, passes: tuple[type[Exception], ...] = ()
+        self, what: str, ask: Callable[[], Awaitable[T]], counted_as: str, passes: tuple[type[Exception], ...] = ()
     ) -> T:
-        """Awaits the environment within the time limit; what it raises, but for `passes`, becomes a fault of it."""
+        """Asks the environment within the time limit; what it raises, but for `passes`, becomes a fault of it."""
         limit = asyncio.timeout(self._host.seconds)
         start, outcome = time.perf_counter(), "error"
         try:
             async with limit:
-                answer = await asked
+                # Here, because a method with other arguments than ours fails when it is called.
+                answer = await ask()
             outcome = "ok"
             return answer
         except passes as refusal:

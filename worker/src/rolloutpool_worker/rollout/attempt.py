@@ -37,7 +37,7 @@ from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
-from rolloutpool_worker.agents.tool_calls import AGENTS, Agent
+from rolloutpool_worker.agents.tool_calls import AGENTS, Agent, lead
 from rolloutpool_worker.capability import Ending
 from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy, RunningAttempt
@@ -226,7 +226,7 @@ class Attempt:
                 try:
                     agent, talk = await self._open()
                     try:
-                        reason = await agent(talk)
+                        reason = await lead(self._claim.spec.agent, agent, talk)
                         if self._gate is not None:
                             await self._gate.at_end()
                         if talk.session is not None:

@@ -21,6 +21,7 @@ may crash is declared isolated; each call then runs in a child process with limi
     @tool("run_code", "Runs Python code", CODE, isolated=Isolated(memory_mb=256, seconds=5))
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,10 +163,20 @@ def tool(
 
     Raises:
         NameTaken: Another tool has that name.
-        PluginBroken: The arguments cannot be described, or an isolated tool's function is inside another one.
+        PluginBroken: It is no async function, its arguments cannot be described, or an isolated tool's function is
+            inside another one.
     """
+    # `@tool` without brackets would put nothing into the registry, and no call would ever say so.
+    if callable(name):
+        raise PluginBroken(f"tool {name.__name__}: write `@tool()`, with brackets")
 
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
+        # A plain `def` would fail at each call. One that gives back what another function answers is no such thing.
+        if inspect.isfunction(run) and run.__name__ != "<lambda>" and not _answers_later(run):
+            raise PluginBroken(
+                f"tool {run.__name__}: write `async def {run.__name__}`; what blocks belongs into "
+                "`asyncio.to_thread`, or is declared `isolated`"
+            )
         called, told, schema, function = name, description, parameters, run
         if called is None or told is None or schema is None:
             signature = read_signature(run)
@@ -177,6 +188,15 @@ def tool(
         return TOOLS.register(called, Tool(definition, function, isolated))
 
     return register
+
+
+def _answers_later(run: Callable[..., object]) -> bool:
+    """Whether a function is async, wraps one, or says that it returns an awaitable."""
+    returns = run.__annotations__.get("return")
+    said = returns if isinstance(returns, str) else getattr(returns, "__qualname__", "") or str(returns)
+    return inspect.iscoroutinefunction(inspect.unwrap(run)) or any(
+        word in said for word in ("Awaitable", "Coroutine", "Future", "Task")
+    )
 
 
 async def answer_call(name: str, run: Callable[..., Awaitable[object]], context: ToolContext, arguments: Any) -> str:

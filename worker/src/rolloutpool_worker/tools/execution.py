@@ -172,7 +172,11 @@ class ToolRunner:
         return answer, time.perf_counter() - start
 
     async def _answer(self, call: ToolCall, tool: Tool | None, context: ToolContext) -> ToolAnswer:
-        arguments, fault = await self._checked(call, tool)
+        try:
+            arguments, fault = await self._checked(call, tool)
+        except _SchemaBroken as broken:
+            told = f"Error: Invalid arguments for {call.function.name}: the tool's own schema is broken"
+            return ToolAnswer(told, error=broken.raised.type, raised=broken.raised)
         if tool is None or fault is not None:
             return ToolAnswer(cut_result(fault or "", self._limits.result).text)
         limits = self._limits
@@ -222,6 +226,14 @@ class ToolRunner:
         in_thread = size > PARSED_ON_LOOP
         fault = await asyncio.to_thread(_schema_fault, tool, arguments) if in_thread else _schema_fault(tool, arguments)
         return arguments, f"Error: Invalid arguments for {name}: {shorten_fault(fault)}" if fault else None
+
+
+class _SchemaBroken(Exception):
+    """A tool's schema is none, so no call of it can be checked. That is the tool's error, and not the policy's."""
+
+    def __init__(self, raised: PluginError) -> None:
+        super().__init__(str(raised))
+        self.raised = raised
 
 
 class _TimeLimit:
@@ -277,9 +289,12 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
         error = next(iter(tool.validator.iter_errors(arguments)), None)
     except RecursionError:
         return "nested too deeply"
+    except ArithmeticError:
+        # The policy's, and not the schema's: an integer of 400 digits is none that can be divided.
+        return "a number is too large"
     except Exception as broken:
         # The schema is a plug-in's; on a broken one jsonschema raises errors of many kinds.
-        return f"the tool's own schema is broken ({type(broken).__name__})"
+        raise _SchemaBroken(PluginError.of(broken)) from None
     if error is None:
         return None
     where = ".".join(str(part) for part in error.absolute_path)

@@ -184,7 +184,7 @@ class IsolatedTools:
         except TimeoutError:
             limit = seconds if child.ready else START_SECONDS
             log_event(_log, logging.WARNING, "isolated tool ended", tool=tool.name, why=f"no answer within {limit:g} s")
-            raise IsolatedEnd(timed_out(limit), "TimeoutError") from None
+            raise IsolatedEnd(timed_out(limit), "TimeoutError", f"no answer within {limit:g} s") from None
         except (EOFError, OSError):
             raise _end_of(child, await self._end(child)) from None
         finally:

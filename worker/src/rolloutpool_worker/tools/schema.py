@@ -18,7 +18,7 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -64,16 +64,28 @@ class ToolSignature:
         return convert
 
 
+_VALUES = (str, bytes, int, float, list, tuple, set, frozenset, dict, BaseModel)
+"""What an argument may be, and a context is not."""
+
+
 def read_signature(run: Callable[..., Awaitable[object]]) -> ToolSignature:
     """Reads a function `(context, **arguments)`."""
     name = run.__name__
     try:
         hints = get_type_hints(run, include_extras=True)
-        _context, *parameters = inspect.signature(run).parameters.values()
+        context, *parameters = inspect.signature(run).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise PluginBroken(
             f"tool {name}: it must be a function of a context and arguments with hints: {error}"
         ) from error
+    kind = hints.get(context.name)
+    kind = get_origin(kind) or kind
+    # The function would be given the context in the place of this argument, and the policy might read it.
+    if isinstance(kind, type) and issubclass(kind, _VALUES):
+        raise PluginBroken(
+            f"tool {name}: its first argument is the ToolContext, and it has {context.name!r} there; write "
+            f"`async def {name}(context: ToolContext, {context.name} …)`"
+        )
     description, documented = _read_docstring(inspect.getdoc(run) or "")
     fields: dict[str, Any] = {}
     extra: Literal["allow", "forbid"] = "forbid"

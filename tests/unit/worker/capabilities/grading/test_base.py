@@ -31,3 +31,22 @@ def test_two_graders_of_one_name_are_refused() -> None:
 
     with pytest.raises(NameTaken):
         grader("returns")(other)
+
+
+def test_a_grader_of_other_arguments_is_refused_when_it_is_declared() -> None:
+    async def alone(rollout: object) -> float:
+        return 1.0
+
+    with pytest.raises(PluginBroken, match=r"grader alone: it is called as `\(rollout, options\)`: too many"):
+        grader()(alone)  # type: ignore[arg-type]
+    assert GRADERS.get("alone") is None
+
+
+def test_a_decorator_without_brackets_is_refused() -> None:
+    """It would register nothing, and nothing would say so."""
+
+    async def bare(rollout: object, options: object) -> float:
+        return 1.0
+
+    with pytest.raises(PluginBroken, match=r"grader bare: write `@grader\(\)`, with brackets"):
+        grader(bare)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ from rolloutpool_common.errors import RequestFault, RolloutPoolError
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_worker.capabilities.grading.grades import checked_grades, write_grades, write_refusal
-from rolloutpool_worker.plugins import Registry
+from rolloutpool_worker.plugins import PluginBroken, Registry
 from rolloutpool_worker.tools import Isolated, Tool
 
 
@@ -124,10 +124,22 @@ def grader(
 
     Raises:
         NameTaken: Another grader has that name.
-        PluginBroken: It is to run in a child process, and is inside another function.
+        PluginBroken: It is to run in a child process, and is inside another function; or it takes other arguments.
     """
+    # `@grader` without brackets would put nothing into the registry.
+    if callable(name):
+        raise PluginBroken(f"grader {name.__name__}: write `@grader()`, with brackets")
 
     def register(function: Callable[[Any, Any], object]) -> Grader:
+        what = "rollouts" if of_groups else "rollout"
+        try:
+            inspect.signature(function).bind(what, "options")
+        except TypeError as error:
+            raise PluginBroken(
+                f"grader {name or function.__name__}: it is called as `({what}, options)`: {error}"
+            ) from None
+        except ValueError:  # a function in C need not say what it takes
+            pass
         limits = isolated
         if limits is None and not inspect.iscoroutinefunction(function):
             limits = Isolated()
