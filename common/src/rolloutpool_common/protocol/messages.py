@@ -10,7 +10,6 @@ because older versions took parts of any type.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -140,6 +139,9 @@ def json_messages(messages: Any) -> list[dict[str, Any]]:
         MessagesInvalid: One is no message, or cannot be JSON: half of a surrogate pair is a string to Python, and a
             result that holds it could not be written.
     """
+    # A trainer's client makes no such messages, and need not install it.
+    import orjson
+
     try:
         written = [message.wire() for message in TEXT_MESSAGES.validate_python(messages)]
     except ValidationError as error:
