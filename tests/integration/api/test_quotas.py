@@ -42,10 +42,13 @@ async def test_who_is_past_a_quota_is_told_which_and_nobody_else_is_refused(redi
         assert error["cause"] == "quota_open"
         assert "'cap' holds too much" in error["message"]
         assert "2 of its quota of 3 (open=)" in error["message"]
+        assert "in parts" not in error["message"]
+        never = await submit(client, CAP, 4)
+        assert "The batch alone has 4: submit it in parts" in never.json()["error"]["message"]
         assert (await submit(client, CAP, 1, weight=5)).json()["error"]["cause"] == "quota_weight"
         assert (await submit(client, ANN, 50)).status_code == 202
         counted = (await client.get("/metrics", headers=auth(PROM))).text
-        assert 'rolloutpool_submits_refused_total{cause="quota_open",key="cap"} 1.0' in counted
+        assert 'rolloutpool_submits_refused_total{cause="quota_open",key="cap"} 2.0' in counted
         assert 'rolloutpool_submits_refused_total{cause="quota_open",key="ann"} 0.0' in counted
         await client.delete(accepted.headers["location"], headers=auth(CAP))
         assert (await submit(client, CAP, 3)).status_code == 202

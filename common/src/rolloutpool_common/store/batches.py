@@ -111,7 +111,7 @@ class Batches:
         )
         committed = named(answer)
         if committed["outcome"] == b"refused":
-            raise _refusal(committed, new.owner)
+            raise _refusal(committed, new)
         batch_id = committed["batch"].decode()
         if committed["digest"].decode() != new.digest:
             raise IdempotencyKeyReused(batch_id=batch_id)
@@ -318,7 +318,7 @@ class Batches:
         await delete_batch(self._connection, batch_id)
 
 
-def _refusal(answer: Mapping[str, Any], owner: str) -> StoreError:
+def _refusal(answer: Mapping[str, Any], new: NewBatch) -> StoreError:
     """Makes the error of a submit that `commit.lua` has refused."""
     cause, now, most = RefusalCause(answer["cause"].decode()), int(answer["now"]), int(answer["most"])
     match cause:
@@ -333,4 +333,8 @@ def _refusal(answer: Mapping[str, Any], owner: str) -> StoreError:
         RefusalCause.SHARE_OPEN: f"open rollouts: {now:,}, and while the pool is full its share is {most:,}",
         RefusalCause.SHARE_BYTES: f"memory in Redis: {now:,} bytes, and while that is short its share is {most:,}",
     }[cause]
-    return OverQuota(f"{owner!r} holds too much for this batch to be added. {what[:1].upper()}{what[1:]}", cause=cause)
+    told = f"{new.owner!r} holds too much for this batch to be added. {what[:1].upper()}{what[1:]}"
+    if cause is RefusalCause.QUOTA_OPEN and len(new.rollouts) > most:
+        # To wait would not help.
+        told += f". The batch alone has {len(new.rollouts):,}: submit it in parts"
+    return OverQuota(told, cause=cause)
