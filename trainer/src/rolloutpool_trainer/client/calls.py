@@ -49,6 +49,9 @@ PAGE = 200
 UNAVAILABLE = frozenset({429, 502, 503, 504})
 """Statuses after which the same call is sent again later."""
 
+_DEEPEST = 32
+"""Levels of a document in which a fault's place is looked for; what refers to itself has no last one."""
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -301,9 +304,33 @@ def resource(kind: str, identity: str) -> str:
 
 
 def json_bytes(document: Any) -> bytes:
-    """Writes a body."""
+    """Writes a body.
+
+    Raises:
+        ClientError: JSON has no form for something in it, such as an array's scalar or NaN; the message says where.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise errors.ClientError(f"{_place_of_fault(document)} cannot be JSON: {error}") from None
     # A lone surrogate is sent as it is, and the pool refuses it. Strict encoding would raise a UnicodeEncodeError here.
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _place_of_fault(document: Any) -> str:
+    """Names what in a document cannot be JSON, as deep as it can be told."""
+    place, value = "the body", document
+    for _ in range(_DEEPEST):
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        for name, part in pairs:
+            try:
+                json.dumps(part, allow_nan=False)
+            except (TypeError, ValueError):
+                place, value = f"{place}.{name}", part
+                break
+        else:
+            break
+    return place
 
 
 def _document(value: object) -> Any:

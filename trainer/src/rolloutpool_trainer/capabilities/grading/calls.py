@@ -1,6 +1,5 @@
 """The calls by which ended rollouts are graded again, and by which figures are added to them and read."""
 
-import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from rolloutpool_common.capabilities.grading.annotating import (
     RegradeRequest,
     RolloutAnnotations,
 )
-from rolloutpool_trainer.client.calls import JSON, Call, ModelT, read_model, resource
+from rolloutpool_trainer.client.calls import JSON, Call, ModelT, json_bytes, read_model, resource
 
 MAX_BODY = 900_000
 """Bytes; the pool takes 1 MB."""
@@ -43,7 +42,7 @@ def annotate(
                 item.setdefault(kind, {})[name] = value
     body: list[bytes] = []
     for item in items.values():
-        text = json.dumps(item, separators=(",", ":")).encode()
+        text = json_bytes(item)
         if body and sum(map(len, body)) + len(text) > MAX_BODY:
             yield _annotate(batch_id, body)
             body = []
