@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from contextlib import ExitStack
 
 import pytest
 
@@ -28,8 +29,8 @@ def test_a_free_port_is_free() -> None:
 
 
 def test_a_held_port_is_for_its_server_alone() -> None:
-    port, held = hold_port()
-    with held, socket.socket() as other:
+    with ExitStack() as held, socket.socket() as other:
+        port = hold_port("127.0.0.1", held)
         # Ask for any port where only this one is left.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

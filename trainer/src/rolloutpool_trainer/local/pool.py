@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -107,7 +108,7 @@ class LocalPool:
         self._state: State | None = None
         self._started_workers: list[Child] = []
         self._flower_child: Child | None = None
-        self._held_ports: list[socket.socket] = []
+        self._held_ports = ExitStack()
 
     @property
     def url(self) -> str:
@@ -186,7 +187,7 @@ class LocalPool:
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
             started = [self._start_worker() for _ in range(self._workers)]
             doors = self._start_doors()
-            self._supervisor.wait_ready([api], self._api_answers, self._ready_seconds)
+            self._supervisor.wait_ready([api], lambda: _answers(self.url, "/livez"), self._ready_seconds)
             self._await_workers(started)
             if doors:
                 self._supervisor.wait_ready(doors, self._door_answers, self._ready_seconds)
@@ -243,8 +244,7 @@ class LocalPool:
         # The server of the next start may have another port.
         self._redis_url = self._given_redis_url
         self._started_workers.clear()
-        while self._held_ports:
-            self._held_ports.pop().close()
+        self._held_ports.close()
 
     def kill(self) -> None:
         """Kills all processes at once. A signal handler may call it while `stop` waits for a drain."""
@@ -274,23 +274,18 @@ class LocalPool:
         if self._port:
             check_port(self._port, self._host, what="the API", option="--port or ROLLOUT_SERVER_PORT")
         else:
-            self._port = self._hold_port()
+            self._port = hold_port(self._host, self._held_ports)
         if self._door and self._door_port:
             check_port(self._door_port, self._host, what="the door", option="--door-port or ROLLOUTPOOL_DOOR_PORT")
         elif self._door:
-            self._door_port = self._hold_port()
+            self._door_port = hold_port(self._host, self._held_ports)
         if not self._flower:
             return
         if self._flower_port:
             option = "--flower-port or ROLLOUTPOOL_FLOWER_PORT"
             check_port(self._flower_port, self._host, what="Flower", option=option)
         else:
-            self._flower_port = self._hold_port()
-
-    def _hold_port(self) -> int:
-        port, held = hold_port(self._host)
-        self._held_ports.append(held)
-        return port
+            self._flower_port = hold_port(self._host, self._held_ports)
 
     def _start(self, name: str, role: Role, module: str, env: Mapping[str, str], *, ready: bool = False) -> Child:
         spec = ChildSpec(
@@ -356,9 +351,6 @@ class LocalPool:
                 return all((socket.gethostname(), worker.pid) in alive for worker in workers)
 
             self._supervisor.wait_ready(workers, announced, self._ready_seconds)
-
-    def _api_answers(self) -> bool:
-        return _answers(self.url, "/livez")
 
     def _door_answers(self) -> bool:
         return _answers(self.door_url or "", "/livez")

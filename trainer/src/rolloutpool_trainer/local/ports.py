@@ -6,6 +6,7 @@ its workers.
 
 import socket
 import sys
+from contextlib import ExitStack
 
 from rolloutpool_trainer.errors import PortTaken
 
@@ -33,20 +34,22 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def hold_port(host: str = "127.0.0.1") -> tuple[int, socket.socket]:
-    """Takes a free port for a server that starts now or again: until the socket is closed, nobody else gets it.
+def hold_port(host: str, held: ExitStack) -> int:
+    """Takes a free port for a server that starts now or again: nobody else gets it until `held` is closed.
 
-    The server can listen on it all the same, because it sets SO_REUSEADDR too, and this socket does not listen.
+    The server can listen on it all the same, because it sets SO_REUSEADDR too, and nothing listens here.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held = socket.socket(family)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((host, 0))
-    port: int = held.getsockname()[1]
-    if sys.platform != "linux":
+    holder = socket.socket(family)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host, 0))
+    port: int = holder.getsockname()[1]
+    if sys.platform == "linux":
+        held.enter_context(holder)
+    else:
         # Other systems would not let the server have it.
-        held.close()
-    return port, held
+        holder.close()
+    return port
 
 
 def check_port(port: int, host: str, *, what: str, option: str) -> None:
