@@ -1,8 +1,9 @@
 """Groups with a policy: when a trainer may take one early, when it is lost, and what becomes of the late."""
 
 import pytest
-from tests.support.batches import claim, new_batch, result_of, status_of
+from tests.support.batches import claim, new_batch, result_of, status_of, uids_of
 
+from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.groups import GroupPolicy, LateRollouts
 from rolloutpool_common.store import Store
@@ -38,6 +39,23 @@ async def test_enough_make_a_group_usable(store: Store, late: LateRollouts) -> N
         await store.rollouts.finish(claims[3], result_of(claims[3]))
         (group, _) = await store.batches.groups(batch_id)
         assert (group.size, group.completed, group.verdict) == (4, 4, "usable")
+
+
+async def test_what_has_its_groups_grade_is_delivered_and_not_late(store: Store) -> None:
+    policy = GroupPolicy(size=4, min_usable=2, late=LateRollouts.CANCEL)
+    batch = new_batch(4, groups=["g"] * 4, group_policy=policy, asks={"grading": True})
+    await store.batches.submit(batch)
+    claims = [await claim(store, uid) for uid in uids_of(batch)]
+    kept = KeptRollouts(store)
+    for one in claims:
+        assert await kept.begin(one, result_of(one), seconds=600, group="g") == "held"
+    leader = await claim(store, claims[0].uid)
+    # Their worker delivers one after the other, itself last; the reconciler looks in between.
+    for done in (*claims[1:], leader):
+        assert await kept.deliver(batch.batch_id, result_of(done))
+        await store.reconciliation.run_once()
+    (group,) = await store.batches.groups(batch.batch_id)
+    assert (group.completed, group.cancelled, group.verdict) == (4, 0, "usable")
 
 
 async def test_a_group_that_cannot_have_enough_is_dropped_for_good(store: Store) -> None:

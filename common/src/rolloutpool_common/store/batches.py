@@ -173,16 +173,23 @@ class Batches:
             batch_id, _, group = raw.decode().partition(" ")
             with store_errors():
                 members = await self._redis.hgetall(keys.batch(batch_id, "groups"))
+                verdict = await self._redis.hget(keys.batch(batch_id, "group_counts"), f"verdict:{group}")
             for index, name in members.items():
-                if name.decode() == group:
-                    answer = await self._rollouts.settle(
-                        batch_id, int(index), RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED)
-                    )
-                    ended += answer == "ok"
+                if name.decode() != group or (verdict == b"usable" and await self._is_held(batch_id, int(index))):
+                    continue
+                answer = await self._rollouts.settle(
+                    batch_id, int(index), RolloutEnd(RolloutStatus.CANCELLED, FinishReason.CANCELLED)
+                )
+                ended += answer == "ok"
             # Last: if this process dies before it, the next round cancels the rest of the group.
             with store_errors():
                 await self._redis.srem(keys.LATE, raw)
         return ended
+
+    async def _is_held(self, batch_id: str, index: int) -> bool:
+        """Whether a rollout waits in a stage for its whole group; it is delivered next where others have been."""
+        with store_errors():
+            return bool(await self._redis.hexists(keys.rollout(keys.uid_of(batch_id, index)), "held"))
 
     async def end_precancelled(self) -> int:
         """Ends rollouts that were cancelled before their submit; returns how many."""
