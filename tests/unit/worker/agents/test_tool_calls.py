@@ -7,7 +7,7 @@ import pytest
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_worker.agents.termination import TERMINATION
-from rolloutpool_worker.agents.tool_calls import Agent, lead, tool_calls
+from rolloutpool_worker.agents.tool_calls import Agent, begun, reason_of, tool_calls
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.conversation.history import AgentMisuse
 from rolloutpool_worker.plugins import Registry
@@ -36,7 +36,7 @@ def plain(_: Any) -> FinishReason:
 
 
 async def test_an_agent_may_name_the_reason() -> None:
-    assert await lead("right", cast(Agent, right), TALK) is FinishReason.STOP
+    assert reason_of("right", await begun("right", cast(Agent, right), TALK)) is FinishReason.STOP
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_an_agent_may_name_the_reason() -> None:
 async def test_an_agent_that_is_none_is_named(agent: Any, text: str) -> None:
     """The worker seemed to have failed, in a line of a library, and each rollout ran four times."""
     with pytest.raises(AgentMisuse, match=text) as caught:
-        await lead("mine", agent, TALK)
+        reason_of("mine", await begun("mine", agent, TALK))
     assert "secret" not in caught.value.message
 
 

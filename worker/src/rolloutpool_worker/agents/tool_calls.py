@@ -17,6 +17,7 @@ turns them into a typed failure.
 """
 
 import inspect
+from collections.abc import Awaitable
 from typing import Protocol
 
 from rolloutpool_common.outcomes import FinishReason
@@ -40,8 +41,11 @@ class Agent(Protocol):
 AGENTS: Registry[Agent] = Registry("rolloutpool.agents")
 
 
-async def lead(name: str, agent: Agent, conversation: Conversation) -> FinishReason:
-    """Runs an agent, which may be a plug-in's and keep to no type."""
+def begun(name: str, agent: Agent, conversation: Conversation) -> Awaitable[object]:
+    """Calls an agent, which may be a plug-in's and keep to no type; `reason_of` reads what it returns.
+
+    The caller awaits it: a coroutine around it would be one more that each step of each turn goes through.
+    """
     try:
         # Only the call: what an async function raises comes from the `await`.
         asked: object = agent(conversation)
@@ -49,11 +53,15 @@ async def lead(name: str, agent: Agent, conversation: Conversation) -> FinishRea
         raise AgentMisuse(f"agent {name} must be an async function of a conversation: {error}") from error
     if not inspect.isawaitable(asked):
         raise AgentMisuse(f"agent {name} must be an async function of a conversation; it is none")
-    reason: object = await asked
+    return asked
+
+
+def reason_of(name: str, returned: object) -> FinishReason:
+    """Reads why a conversation ended from what its agent has returned."""
     try:
-        return FinishReason(reason)  # type: ignore[arg-type]
+        return FinishReason(returned)  # type: ignore[arg-type]
     except ValueError:
-        raise AgentMisuse(f"agent {name} returned a {type(reason).__name__} that is no FinishReason") from None
+        raise AgentMisuse(f"agent {name} returned a {type(returned).__name__} that is no FinishReason") from None
 
 
 @AGENTS.named("tool_calls")

@@ -37,7 +37,7 @@ from rolloutpool_common.protocol.result import RolloutResult, Spans
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.store import Claim, ClaimLost, StoreError
-from rolloutpool_worker.agents.tool_calls import AGENTS, Agent, lead
+from rolloutpool_worker.agents.tool_calls import AGENTS, Agent, begun, reason_of
 from rolloutpool_worker.capability import Ending
 from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy, RunningAttempt
@@ -226,7 +226,8 @@ class Attempt:
                 try:
                     agent, talk = await self._open()
                     try:
-                        reason = await lead(self._claim.spec.agent, agent, talk)
+                        name = self._claim.spec.agent
+                        reason = reason_of(name, await begun(name, agent, talk))
                         if self._gate is not None:
                             await self._gate.at_end()
                         if talk.session is not None:
