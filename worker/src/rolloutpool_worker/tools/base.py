@@ -171,7 +171,7 @@ def tool(
         raise PluginBroken(f"tool {name.__name__}: write `@tool()`, with brackets")
 
     def register(run: Callable[..., Awaitable[object]]) -> Tool:
-        # A plain `def` would fail at each call. One that gives back what another function answers is no such thing.
+        # A plain `def` would fail at each call, unless it hands on what an async function has returned.
         if inspect.isfunction(run) and run.__name__ != "<lambda>" and not _answers_later(run):
             raise PluginBroken(
                 f"tool {run.__name__}: write `async def {run.__name__}`; what blocks belongs into "

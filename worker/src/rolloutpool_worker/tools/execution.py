@@ -229,7 +229,7 @@ class ToolRunner:
 
 
 class _SchemaBroken(Exception):
-    """A tool's schema is none, so no call of it can be checked. That is the tool's error, and not the policy's."""
+    """A tool's own schema is not valid, so no call can be checked. That is the tool's error, and not the policy's."""
 
     def __init__(self, raised: PluginError) -> None:
         super().__init__(str(raised))
@@ -290,7 +290,7 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
     except RecursionError:
         return "nested too deeply"
     except ArithmeticError:
-        # The policy's, and not the schema's: an integer of 400 digits is none that can be divided.
+        # The policy's error, and not the schema's: `multipleOf` divides, and no float holds an integer of 400 digits.
         return "a number is too large"
     except Exception as broken:
         # The schema is a plug-in's; on a broken one jsonschema raises errors of many kinds.
