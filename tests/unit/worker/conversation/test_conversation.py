@@ -1,12 +1,14 @@
 """What an agent sees of its conversation, and what is in the journal before it sees it."""
 
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.inside_worker import InsideWorker, sampled_with_mask_1
 from tests.support.scripted_trainer import scripted_trainer
-from tests.support.trainer_script import Step, say
+from tests.support.trainer_script import Step, call, say
 
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
@@ -18,6 +20,7 @@ from rolloutpool_worker.conversation.conversation import Conversation
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 5 + 3"}]
 MORE = [{"role": "user", "content": "And now?"}]
 
+ROOT = Path(__file__).parents[4]
 Talk = Callable[[Conversation], Awaitable[None]]
 
 
@@ -118,3 +121,17 @@ async def test_a_policy_that_reports_no_probabilities_is_a_warning(
         await conversation.sample()
 
     assert (await talk(inside, tokenizer, agent, say(logprob=0.0))).warnings == ["zero_logprobs"]
+
+
+async def test_the_agent_of_the_documents_does_what_they_say(inside: InsideWorker, tokenizer: ChatTokenizer) -> None:
+    page = (ROOT / "docs" / "tools-and-environments.md").read_text().partition("\n## Agents\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(block, {})
+    async with scripted_trainer(
+        tokenizer, say(calls=[call("add", {"a": 5, "b": 3})]), say("8"), say("Yes.")
+    ) as trainer:
+        result = await inside.run_one(server_url=trainer.url, agent="second_thoughts", messages=QUESTION)
+    assert (result.status, result.finish_reason) == (RolloutStatus.COMPLETED, FinishReason.STOP)
+    roles = [message.role for message in result.messages]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert sampled_with_mask_1(result.samples)[-3:] == tokenizer.encode("Yes.<|im_end|>")[-3:]
