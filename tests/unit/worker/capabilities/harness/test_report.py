@@ -87,6 +87,58 @@ def test_a_sub_agent_and_a_title() -> None:
     assert talk.kinds() == [("main", None, 2), ("child", None, 1), ("side", None, 1)]
 
 
+CHILD = said("system", "child")
+OTHER_WORDS = said("assistant", "I called shell: ls")
+
+
+@pytest.mark.parametrize("first", [[USER], [CHILD, USER]], ids=["main", "child"])
+def test_replies_that_come_back_in_other_words_are_of_use(first: list[Message]) -> None:
+    """As smolagents does, which writes each call as text: each turn but the last one was left out."""
+    talk = Talk()
+    history = list(first)
+    for _ in range(3):
+        talk.call(*history)
+        history += [OTHER_WORDS, said("user", "Observation: ok")]
+    talk.call(*history, reply=DONE)
+    kinds = ["main", *["continuation"] * 3]
+    if first[0] is CHILD:
+        talk.call(USER, reply=DONE)
+        kinds = ["child"] * 4
+    assert talk.kinds()[:4] == [(kind, n or None, 1) for n, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize("first", [[USER], [CHILD, USER]], ids=["main", "child"])
+def test_replies_behind_a_result_that_was_taken_out_are_of_use(first: list[Message]) -> None:
+    """As programs do that keep their histories short: old results give way to a note, or old turns to nothing."""
+    talk = Talk()
+    _, history = talk.call(*first)
+    for n in (1, 2):
+        other = said("assistant", f"I look again, {n}.", [("shell", "{}")])
+        _, history = talk.call(*history, result_of(n), reply=other)
+    talk.call(*first, history[len(first)], result_of(1, "(taken out)"), *history[len(first) + 2 :], result_of(3))
+    if first[0] is CHILD:
+        talk.call(USER, reply=DONE)
+    assert [turns for _, _, turns in talk.kinds()[:2]] == [3, 1]
+
+
+def test_the_last_reply_is_dropped_beside_a_result_that_was_taken_out() -> None:
+    talk = Talk()
+    _, history = talk.call(USER)
+    _, history = talk.call(*history, result_of(1), reply=said("assistant", "More.", [("shell", "{}")]))
+    _, history = talk.call(*history, result_of(2), reply=DONE)
+    talk.call(USER, history[1], result_of(1, "(taken out)"), *history[3:-1], said("user", "no"), reply=DONE)
+    assert talk.kinds() == [("main", None, 2), ("continuation", 1, 1)]
+
+
+def test_of_two_that_began_alike_the_one_that_comes_back_in_other_words_is_of_use() -> None:
+    talk = Talk()
+    for _ in range(2):
+        talk.call(CHILD, USER)
+    talk.call(CHILD, USER, OTHER_WORDS, said("user", "ok"), reply=DONE)
+    talk.call(USER, reply=DONE)
+    assert [turns for _, _, turns in talk.kinds()] == [0, 1, 1, 1]
+
+
 def test_what_a_program_said_that_died_leads_nowhere() -> None:
     talk = Talk()
     talk.call(USER)
@@ -142,16 +194,21 @@ def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> 
         assert sum(segment.n for segment in sample.segments) == len(sample.response_ids)
 
 
-@pytest.mark.parametrize("begins", ["alike", "anew", "beside"])
+@pytest.mark.parametrize("begins", ["alike", "anew", "beside", "told"])
 def test_thousands_of_lines_are_judged_in_time(begins: str) -> None:
     """A program may begin a line with each of its calls, and its worker has other rollouts, too."""
     lines = Lines()
-    system, calls = said("system", "s" * 10_000), 4000
+    system, calls = said("system", "s" * 10_000), 1000 if begins == "told" else 4000
+    told: list[Message] = []
     for n in range(1, calls + 1):
         replied = 0 if begins == "beside" else n - 1
-        text = "x" if begins == "alike" else f"x{n}"
-        line = lines.find(n, replied, [dict(system), said("user", text)], "t").line
+        text = "x" if begins in ("alike", "told") else f"x{n}"
+        line = lines.find(n, replied, [dict(system), said("user", text), *told], "t").line
         lines.answered(line, n, n, DONE)
+        told += [OTHER_WORDS, said("user", "ok")] if begins == "told" else []
+    # So that the others are children.
+    line = lines.find(calls + 1, calls, [USER], "t").line
+    lines.answered(line, calls + 1, calls + 1, DONE)
     started = time.monotonic()
-    assert len(judge(lines.all)) == calls
+    assert len(judge(lines.all)) == calls + 1
     assert time.monotonic() - started < 5

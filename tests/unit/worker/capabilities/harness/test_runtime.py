@@ -65,6 +65,22 @@ async def test_a_program_with_too_many_processes_is_ended_with_all_of_them(tmp_p
     await asyncio.to_thread(eventually, lambda: not _with_argument(seconds))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux limits what a process writes, not what it reserves")
+async def test_a_program_may_reserve_more_memory_than_it_may_use(tmp_path: Path) -> None:
+    """Node reserves 10 GB of addresses for WebAssembly with its first request, and uses a few kB of them."""
+    settings = RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path, runner_memory_mb=512)
+    script = """
+import mmap
+mmap.mmap(-1, 16 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=0)
+try:
+    bytearray(1 << 30)
+except MemoryError:
+    print("limited")
+"""
+    end = await ProcessRuntime(settings).run(Preset((sys.executable, "-c", script)), {})
+    assert (end.code, end.output.strip()) == (0, "limited")
+
+
 def _with_argument(text: str) -> list[str]:
     """Which processes have this argument."""
     found = []

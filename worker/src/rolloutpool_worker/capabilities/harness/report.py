@@ -8,6 +8,8 @@
    program has dropped from the history with which it went on, and the last one of a line that ran beside another one
    with the same beginning (best of n). A sub-agent's last reply is its answer, so it is trained. What a program said
    that died, and the one started after it did not repeat, is left out as `agent_restarted`.
+4. A program may give its history back in other words: it takes old results out, or tells a call as text (smolagents).
+   Then another line begins, although nothing was dropped: what was sampled had its effect, and is trained.
 
 Each sampled token is in one sample, or is counted in the line's `left_out`.
 """
@@ -64,11 +66,25 @@ class _Family:
         # By hash: the first two lines that begin so, and the first two whose whole beginning that is.
         self._begin: dict[int, list[TalkLine]] = {}
         self._whole: dict[int, list[TalkLine]] = {}
+        self.before: dict[int, TalkLine] = {}
+        """By number: the line from which a line goes on in other words."""
+        self.after: dict[int, TalkLine] = {}
+        # Likewise by hash: those from which no line has gone on so far.
+        ends: dict[int, list[TalkLine]] = {}
         for line in lines:
+            nearest: list[TalkLine] = []
             for length, key in self._keys(line):
                 for found in (self._begin, self._whole) if length == line.begins else (self._begin,):
                     if len(known := found.setdefault(key, [])) < 2:
                         known.append(line)
+                alike = ends.setdefault(key, [])
+                if length == line.begins:
+                    alike.append(line)
+                elif alike:
+                    nearest = alike
+            if nearest and _goes_on(nearest[-1], line):
+                self.before[line.number] = before = nearest.pop()
+                self.after[before.number] = line
 
     def _keys(self, line: TalkLine) -> Iterator[tuple[int, int]]:
         """Hashes a line's beginning, up to each length that a line of the family begins with."""
@@ -80,12 +96,17 @@ class _Family:
                 wanted = next(lengths, None)
 
     def twin_of(self, line: TalkLine) -> TalkLine | None:
-        """Returns the first other line with which a line shares its beginning."""
-        found = [] if line.parent is None else [one for one in (line.parent,) if _is_alike(one, line)]
+        """Returns the first other line with which a line shares its beginning.
+
+        One that goes on from another one shares what it begins with, and not what that one began with.
+        """
+        begun = line.number not in self.before
+        found = [line.parent] if begun and line.parent is not None and _is_alike(line.parent, line) else []
         for length, key in self._keys(line):
-            found += self._whole.get(key, ())
             if length == line.begins:
-                found += self._begin.get(key, ())
+                found += [*self._whole.get(key, ()), *self._begin.get(key, ())]
+            elif begun:
+                found += self._whole.get(key, ())
         twins = [one for one in found if one is not line and (one is line.parent or _begin_alike(one, line))]
         return min(twins, key=lambda one: one.number, default=None)
 
@@ -98,7 +119,7 @@ def judge(lines: Sequence[TalkLine], lost: Collection[int] = ()) -> list[Judged]
     grouped: dict[tuple[str, Shape | None], list[TalkLine]] = {}
     for line in lines:
         grouped.setdefault((line.tools_digest, line.system), []).append(line)
-    families = {key: _Family(own) for key, own in grouped.items()}
+    families: dict[tuple[str, Shape | None], _Family] = {}
     found: list[Judged] = []
     for line in lines:
         place = places.get(id(line))
@@ -115,7 +136,10 @@ def judge(lines: Sequence[TalkLine], lost: Collection[int] = ()) -> list[Judged]
         elif not line.has_tools and len(line.calls) == 1 and id(line) not in parents:
             found.append(Judged(LineKind.SIDE, "it is one call without tools", line.parent, len(line.replies)))
         else:
-            found.append(_child(line, families[line.tools_digest, line.system]))
+            key = line.tools_digest, line.system
+            if key not in families:
+                families[key] = _Family(grouped[key])
+            found.append(_child(line, families[key]))
     return found
 
 
@@ -150,20 +174,39 @@ def _followed(line: TalkLine, after: TalkLine) -> int:
     """How many replies of a line are of use where its program went on in another line.
 
     A history that begins as this line does, and leaves its last replies out, has dropped them. One that is made anew,
-    as after a compaction, was made of all of them.
+    as after a compaction, was made of all of them. So was one in which an assistant says something behind what the two
+    have in common; but where that is a reply of the line, those after it were dropped.
     """
-    common = common_length(line.shapes, after.shapes[: after.begins])
+    common, told = _told(line, after)
     ends = [end for end, _ in line.replies]
+    if told is not None:
+        return max((n for n, end in enumerate(ends, 1) if line.shapes[end - 1] == told), default=len(ends))
     goes_back = bool(ends) and (common >= ends[0] or common >= ends[-1] - 1)
     return sum(end <= common for end in ends) if goes_back else len(ends)
+
+
+def _told(line: TalkLine, after: TalkLine) -> tuple[int, Shape | None]:
+    """How many messages a line and another one's history share, and what an assistant says last behind them there."""
+    history = after.shapes[: after.begins]
+    common = common_length(line.shapes, history)
+    return common, next((shape for shape in reversed(history[common:]) if shape[0] == "assistant"), None)
+
+
+def _goes_on(line: TalkLine, after: TalkLine) -> bool:
+    """Whether a line that begins as another one did is that one's talk, given back in other words."""
+    return line.calls[-1] < after.first and _told(line, after)[1] is not None
 
 
 def _child(line: TalkLine, family: _Family) -> Judged:
     if len(family.lines) == 1:
         return Judged(LineKind.CHILD, "it has tools or a system text of its own", line.parent, len(line.replies))
+    before, after = family.before.get(line.number, line.parent), family.after.get(line.number)
+    if after is not None:
+        why = f"its program goes on in line {after.number}, with this history in other words"
+        return Judged(LineKind.CHILD, why, before, _followed(line, after))
     twin = family.twin_of(line)
     if twin is None:
-        return Judged(LineKind.CHILD, "it has a beginning of its own", line.parent, len(line.replies))
+        return Judged(LineKind.CHILD, "it has a beginning of its own", before, len(line.replies))
     why = f"it runs beside line {twin.number} from the same beginning, and nothing follows its last reply"
     return Judged(LineKind.CHILD, why, twin, max(0, len(line.replies) - 1))
 

@@ -18,7 +18,7 @@ class RunnerSettings(ActorSettings):
     runner_slots: int = Field(default=4, ge=1, le=1000)
     """Programs that one runner runs at once."""
     runner_memory_mb: int = Field(default=8192, ge=64)
-    """Address space of each process of a program, MB, or memory of its container; what wants more gets none."""
+    """Memory of each process of a program, MB, or of its container; what wants more gets none."""
     runner_file_mb: int = Field(default=1024, ge=1)
     """Largest file that a program may write, MB."""
     runner_pass: Names = ()

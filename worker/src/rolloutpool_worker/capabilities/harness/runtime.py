@@ -103,7 +103,9 @@ class ProcessRuntime:
 
     def _wrapped(self, place: Path, command: list[str], passage: Passage | None) -> list[str]:
         settings = self._settings
-        limits = [f"--as={settings.runner_memory_mb * 2**20}", f"--fsize={settings.runner_file_mb * 2**20}", "--core=0"]
+        # Not the address space (--as): Node reserves more of that than it uses, and died at its first request.
+        memory, file = settings.runner_memory_mb * 2**20, settings.runner_file_mb * 2**20
+        limits = [f"--data={memory}", f"--fsize={file}", "--core=0"]
         limited = (
             [shutil.which("prlimit") or "prlimit", *limits, "--", *command] if sys.platform == "linux" else command
         )
