@@ -16,7 +16,7 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -102,6 +102,10 @@ class DoorCalls:
     async def history(self, uid: str, n: int, end: float) -> list[dict[str, Any]] | None:
         """Returns the messages of a call, and its reply behind them; None where there is no such reply."""
         return await self._patiently(lambda: self.sessions.history(uid, n), end)
+
+    async def replies(self, uid: str, numbers: Sequence[int], end: float) -> list[dict[str, Any] | None]:
+        """Returns the replies to some calls; None where there is none."""
+        return await self._patiently(lambda: self.sessions.replies(uid, numbers), end)
 
     async def take(self, session: OpenSession, call: ModelCall, came: Arrival, *, end: float) -> TakenCall:
         """Stores a call, or finds the one that it repeats; while Redis does not answer, tries again until `end`.

@@ -35,6 +35,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     joined_system,
 )
 from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
+from rolloutpool_api.capabilities.harness.dialects.items import filled, named_replies
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
@@ -178,6 +179,8 @@ class Door:
         """Has one call answered; with `counts` it asks only how many tokens its prompt has."""
         end = time.monotonic() + self._settings.door_hold_seconds
         request, sent = self._read(body, dialect, session)
+        if names := named_replies(request.messages):
+            request = await self._with_items(session, request, names, end)
         if request.after is not None:
             request, after = await self._behind(session, request, request.after, end)
         else:
@@ -285,16 +288,30 @@ class Door:
         self, session: OpenSession, request: AgentRequest, reply: str, end: float
     ) -> tuple[AgentRequest, int]:
         """Puts the history of the reply that a program names in front of its messages; returns that reply's number."""
-        uid, _, number = reply.rpartition("-")
-        is_number = number.isascii() and number.isdecimal() and len(number) <= NUMBER_DIGITS
-        n = int(number) if uid == session.uid and is_number else 0
-        history = await self._calls.history(uid, n, end)
+        n = _number_of(session, reply)
+        history = await self._calls.history(session.uid, n, end)
         if history is None:
             raise DoorRefusal("invalid", f"previous_response_id: this session has given no response resp_{reply[:64]}")
         own = list(request.messages)
         if request.renews_system:
             history = [own.pop(0), *(history[1:] if history[0]["role"] == "system" else history)]
         return replace(request, messages=joined_system([*history, *own])), n
+
+    async def _with_items(
+        self, session: OpenSession, request: AgentRequest, names: list[str], end: float
+    ) -> AgentRequest:
+        """Fills in the items that a program names instead of sending them."""
+        numbers = [_number_of(session, name) for name in names]
+        found = await self._calls.replies(session.uid, numbers, end)
+        replies = {
+            name: AgentReply.of(session.uid, n, 0, stored)
+            for name, n, stored in zip(names, numbers, found, strict=True)
+            if stored is not None
+        }
+        try:
+            return replace(request, messages=filled(request.messages, replies))
+        except CallRefused as refused:
+            raise DoorRefusal("invalid", refused.message) from None
 
     @staticmethod
     def _read(body: bytes, dialect: Dialect, session: OpenSession) -> tuple[AgentRequest, dict[str, Any]]:
@@ -314,6 +331,13 @@ class Door:
         except orjson.JSONEncodeError:
             raise DoorRefusal("invalid", "the request is nested too deeply") from None
         return request, _sent(given, dialect)
+
+
+def _number_of(session: OpenSession, reply: str) -> int:
+    """Returns the number of the call to which a session has given this reply; 0 where it has given none of this id."""
+    uid, _, number = reply.rpartition("-")
+    is_number = number.isascii() and number.isdecimal() and len(number) <= NUMBER_DIGITS
+    return int(number) if uid == session.uid and is_number else 0
 
 
 def _check(request: AgentRequest) -> None:

@@ -202,6 +202,12 @@ class Sessions:
         own = {"content": message["content"] or None, "tool_calls": message["tool_calls"] or None}
         return [*map(orjson.loads, said), {"role": "assistant", **own, "tool_call_id": None}]
 
+    async def replies(self, uid: str, numbers: Sequence[int]) -> list[dict[str, Any] | None]:
+        """Reads the replies to some calls; None where there is none that says anything."""
+        found = await self._connection.command("HMGET", keys.rollout(uid, "replies"), *numbers)
+        replies = [_reply(raw or b"") for raw in found]
+        return [None if reply is None or "message" not in reply else reply for reply in replies]
+
     async def look_after(self, uid: str, n: int) -> TakenCall:
         """Looks after a call that waits; its outcome is `over` where it can be answered no more."""
         split = keys.split_uid(uid)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, client
+from tests.support.harness import DoorProcess, LedPolicy, Program, assert_all_once, client
 from tests.support.open_sessions import opened
 from tests.support.pool import Pool
 
@@ -77,6 +77,33 @@ async def test_a_program_may_name_the_reply_instead_of_sending_its_history(
     # The two lines begin alike, so the last reply of the one that did not go on is left out.
     assert sum(line.tokens for line in report.lines) == sum(map(len, led.sampled[before:]))
     assert [message.role for message in result.messages][:2] == ["system", "user"]
+
+
+class NamingProgram(Program):
+    """Names the items of a reply instead of sending them, as Vercel's AI SDK does."""
+
+    def take(self, reply: list[dict[str, Any]]) -> tuple[str, list[tuple[str, str]]]:
+        known = len(self.history)
+        taken = super().take(reply)
+        self.history[known:] = [{"type": "item_reference", "id": item["id"]} for item in self.history[known:]]
+        return taken
+
+
+async def test_a_program_may_name_items_instead_of_sending_them(
+    pool: Pool, door: DoorProcess, led: LedPolicy, led_url: str
+) -> None:
+    session, before = await opened(pool, door, led_url), len(led.sampled)
+    program = NamingProgram(session.url, session.key, "responses")
+    assert (await program.run("do 2")).startswith("Said after 2")
+    assert (await program.run("do 1")).startswith("Said after 1")
+    async with client(session.url, session.key) as calls:
+        for unknown in ("msg_nobody-1", f"msg_{session.uid}-99", f"fc_{session.uid}-1_7", "item 1"):
+            items = [{"type": "item_reference", "id": unknown}, {"role": "user", "content": "do 0"}]
+            refused = await calls.post("/v1/responses", json={"input": items})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+    result = await session.end()
+    assert len(result.samples) == 1
+    assert_all_once(result, led.sampled[before:])
 
 
 async def test_new_instructions_take_the_place_of_the_old_ones(

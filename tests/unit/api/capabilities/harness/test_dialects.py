@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rolloutpool_api.capabilities.harness.dialects.base import AgentReply, CallRefused, Dialect
 from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
+from rolloutpool_api.capabilities.harness.dialects.items import filled, named_replies
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
 from rolloutpool_common.capabilities.harness.given_calls import given_id
@@ -144,31 +145,41 @@ BIG = {"id": "own0", "type": "function", "function": {"name": "shell", "argument
 
 
 @ALL
-@example(turns=[{**SAID, "tool_calls": [BIG]}, SAID], streamed=False, javascript=True, interleaved=False)
+@example(turns=[{**SAID, "tool_calls": [BIG]}, SAID], streamed=False, javascript=True, order="kept")
+@example(turns=[{**SAID, "content": "a", "tool_calls": [BIG]}, SAID], streamed=False, javascript=False, order="named")
 @given(
     turns=st.lists(policy_messages(), min_size=1, max_size=4),
     streamed=st.booleans(),
     javascript=st.booleans(),
-    interleaved=st.booleans(),
+    order=st.sampled_from(["kept", "interleaved", "named"]),
 )
 def test_what_a_program_gives_back_continues_its_line(
-    name: str, turns: list[Message], streamed: bool, javascript: bool, interleaved: bool
+    name: str, turns: list[Message], streamed: bool, javascript: bool, order: str
 ) -> None:
+    """Responses programs may put each result behind its call, or name items instead of sending them."""
+    replies: dict[str, AgentReply] = {}
     history: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
     lines = Lines()
     for n, turn in enumerate(turns, 1):
         request = DIALECTS[name].read(asked(name, history), drop=False)
-        TEXT_MESSAGES.validate_python(request.messages)
-        found = lines.find(n, n - 1, request.messages, "t" if request.tools else "")
+        assert set(named_replies(request.messages)) <= replies.keys()
+        messages = filled(request.messages, replies)
+        TEXT_MESSAGES.validate_python(messages)
+        found = lines.find(n, n - 1, messages, "t" if request.tools else "")
         assert found.line.number == 1
         lines.answered(found.line, n, n, turn)
-        given_back = written(name, reply_of(turn, n), asked(name, history), streamed=streamed)
+        reply = reply_of(turn, n)
+        replies[reply.id] = reply
+        given_back = written(name, reply, asked(name, history), streamed=streamed)
         if not given_back:
             # A reply that says nothing at all has no item in Responses, so it cannot come back.
             return
         answers = results(name, turn, n)
         said = as_javascript(given_back) if javascript else given_back
-        history += _interleaved(said, answers) if name == "responses" and interleaved else [*said, *answers]
+        if name == "responses" and order == "named":
+            said = [{"type": "item_reference", "id": item["id"]} for item in said]
+        interleaved = name == "responses" and order == "interleaved"
+        history += _interleaved(said, answers) if interleaved else [*said, *answers]
     assert len(lines.all) == 1
 
 
@@ -177,6 +188,18 @@ def _interleaved(items: list[dict[str, Any]], answers: list[dict[str, Any]]) -> 
     by_id = {one["call_id"]: one for one in answers if "call_id" in one}
     pairs = [[item, *([by_id[item["call_id"]]] if item.get("call_id") in by_id else [])] for item in items]
     return [*(one for pair in pairs for one in pair), *(one for one in answers if "call_id" not in one)]
+
+
+@pytest.mark.parametrize(
+    "named", ["msg_b-0-2", "fc_b-0-1_1", "fc_b-0-1", "fc_b-0-1_x", "msg_b-0-\u0663", "rs_", "call_1_0", "msg_" * 99]
+)
+def test_an_item_that_was_never_given_is_refused(named: str) -> None:
+    """Also one whose reply was given, and has fewer calls."""
+    call = {"id": "own", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
+    reply = reply_of({**SAID, "tool_calls": [call]}, 1)
+    items = [{"role": "user", "content": "hello"}, {"id": named}]
+    with pytest.raises(CallRefused, match="which this session has not given"):
+        filled(DIALECTS["responses"].read(asked("responses", items), drop=False).messages, {reply.id: reply})
 
 
 @ALL
@@ -243,7 +266,16 @@ def test_calls_of_two_turns_stay_two_turns() -> None:
 # What stands in a message of some dialect, or nearly; a name of 257 characters is too long for a policy.
 _WORDS = st.sampled_from(["", "a", "n" * 256, "n" * 257, None, 7])
 _TYPES = st.sampled_from(
-    ["text", "input_text", "function", "function_call", "function_call_output", "tool_use", "tool_result"]
+    [
+        "text",
+        "input_text",
+        "function",
+        "function_call",
+        "function_call_output",
+        "item_reference",
+        "tool_use",
+        "tool_result",
+    ]
 )
 _NAMES = ["id", "call_id", "tool_call_id", "tool_use_id", "name", "namespace", "text"]
 _NEARLY = st.recursive(
@@ -283,6 +315,7 @@ def test_odd_requests_are_refused_or_read_as_messages_that_a_policy_can_be_asked
 ) -> None:
     try:
         request = DIALECTS[name].read(body, drop=True)
+        messages = filled(request.messages, {})
     except CallRefused:
         return
-    TEXT_MESSAGES.validate_python(request.messages)
+    TEXT_MESSAGES.validate_python(messages)

@@ -20,6 +20,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     texts,
 )
 from rolloutpool_api.capabilities.harness.dialects.chat import ROLES, TYPES
+from rolloutpool_api.capabilities.harness.dialects.items import item_id, refer
 from rolloutpool_common.capabilities.harness.given_calls import place_of_call
 
 TEXT = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
@@ -149,12 +150,12 @@ def _head(reply: AgentReply, request: AgentRequest, status: str) -> dict[str, An
 def _items(reply: AgentReply, request: AgentRequest) -> Iterator[dict[str, Any]]:
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}]
-        yield {"type": "reasoning", "id": f"rs_{reply.id}", "summary": summary, "encrypted_content": reply.id}
+        yield {"type": "reasoning", "id": item_id("rs", reply.id), "summary": summary, "encrypted_content": reply.id}
     if reply.text:
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
         yield {
             "type": "message",
-            "id": f"msg_{reply.id}",
+            "id": item_id("msg", reply.id),
             "role": "assistant",
             "status": "completed",
             "content": [part],
@@ -164,7 +165,7 @@ def _items(reply: AgentReply, request: AgentRequest) -> Iterator[dict[str, Any]]
         namespace = request.namespaces.get(name)
         yield {
             "type": "function_call",
-            "id": f"fc_{reply.id}_{place}",
+            "id": item_id("fc", reply.id, place),
             "call_id": call["id"],
             "name": name if namespace is None else name.removeprefix(_prefix(namespace)),
             **({} if namespace is None else {"namespace": namespace}),
@@ -179,7 +180,7 @@ def _prefix(namespace: str) -> str:
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     """Adds an item of the input. What the policy said in one turn came as several items, and is one message again."""
-    kind = item.get("type") or "message"
+    kind = item.get("type") or ("message" if "role" in item or "id" not in item else "item_reference")
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     if kind == "reasoning":
         # A turn begins with it, and may have nothing else.
@@ -207,6 +208,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     elif kind in ("function_call_output", "custom_tool_call_output"):
         output = texts(item.get("output"), TEXT, "output")
         messages.append(message_of("tool", output, call_id=text_field(item, "call_id", "a call's output")))
+    elif kind == "item_reference":
+        refer(messages, text_field(item, "id", "an item_reference"))
     else:
         raise CallRefused(f"an item of type {str(kind)[:64]!r} cannot be said in a chat")
 
