@@ -18,17 +18,22 @@ from rolloutpool_common.protocol.result import RolloutResult
 
 SESSIONS = int(os.environ.get("AGENT_SESSIONS", "2"))
 ROUNDS = 3
-SDK: dict[str, Any] = {
-    "command": [str(AGENTS / "py" / "bin" / "python"), str(Path(__file__).with_name("sdk_agent.py")), "{prompt}"],
-    "env": {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}"},
-}
+HERE = Path(__file__).parent
+PYTHON = str(AGENTS / "py" / "bin" / "python")
+OPENAI = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}"}
 HARNESSES: dict[str, dict[str, Any]] = {
     "claude-code": {"preset": "claude-code"},
     "codex": {"preset": "codex", "hosted_tools": "drop"},
     "opencode": {"preset": "opencode"},
     "mini-swe-agent": {"preset": "mini-swe-agent"},
-    "agents-sdk": SDK,
+    "agents-sdk": {"command": [PYTHON, str(HERE / "sdk_agent.py"), "{prompt}"], "env": OPENAI},
+    "ai-sdk": {
+        "command": ["node", str(HERE / "ai_sdk_agent.mjs"), "{prompt}"],
+        "env": {**OPENAI, "SDK": str(AGENTS / "package.json")},
+    },
+    "qwen-code": {"command": ["qwen", "-y", "-p", "{prompt}"], "env": {**OPENAI, "OPENAI_MODEL": "policy"}},
 }
+SMOLAGENTS: dict[str, Any] = {"command": [PYTHON, str(HERE / "smolagents_agent.py"), "{prompt}"], "env": OPENAI}
 APPEND_ONLY = HARNESSES.keys() - {"mini-swe-agent"}
 
 
@@ -83,6 +88,24 @@ async def test_an_agent_is_trained_unchanged(
             assert {line.kind for line in report.lines} <= {"main", "side"}
             assert result.drift == {}
     assert_accounted(results, policy.sampled[before:])
+
+
+@pytest.mark.timeout(180 + 60 * SESSIONS)
+@pytest.mark.parametrize("policy_kind", ["callback", "vllm"])
+async def test_an_agent_that_tells_its_calls_in_other_words_is_trained(
+    agents_pool: Pool, policy: AgentPolicy, callback_url: str, engine_url: str, policy_kind: str
+) -> None:
+    """Smolagents writes each call into its history as text, so each turn has a line of its own."""
+    before = len(policy.sampled)
+    options = {} if policy_kind == "callback" else {"protocol": "vllm"}
+    url = callback_url if policy_kind == "callback" else engine_url
+    for result in await ran(agents_pool, url, SMOLAGENTS, n=SESSIONS, **options):
+        assert (result.status, result.failure) == ("completed", None), result.failure
+        assert result.harness is not None
+        lines = [(line.kind, line.turns, line.left_out) for line in result.harness.lines]
+        assert lines == [("main", 1, {}), *[("continuation", 1, {})] * ROUNDS]
+        assert len(result.samples) == ROUNDS + 1
+    assert len(policy.sampled) - before == SESSIONS * (ROUNDS + 1)
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])

@@ -15,9 +15,10 @@ from tests.support.imitated_engine import Answer, logprob_of
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 
-SHELLS = ("Bash", "bash", "exec_command")
+SHELLS = ("Bash", "bash", "exec_command", "run_shell_command")
 _ROUNDS = re.compile(r"do (\d+) rounds")
 _RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+_OBSERVATION = re.compile(r"<\|im_start\|>user\n(Observation:.*?)<\|im_end\|>", re.DOTALL)
 _NAME = re.compile(r'"name": "(\w+)"')
 _AGENT_ID = re.compile(r'agent_id\\*"\s*:\s*\\*"([0-9a-f-]+)')
 SUB_AGENT = "with a sub-agent"
@@ -37,7 +38,8 @@ class AgentPolicy:
         """Answers an endpoint of ours."""
         messages = params.messages
         said = "\n".join(_text(one) for one in messages if one["role"] != "tool")
-        results = [_text(one) for one in messages if one["role"] == "tool"]
+        # Smolagents' user says what a tool has said.
+        results = [text for one in messages if (text := _text(one)) and _is_result(one["role"], text)]
         names = [tool["function"]["name"] for tool in params.tools or []]
         ids = self._ids(self.next(said, results, names))
         return Generation(token_ids=ids, logprobs=[-0.25] * len(ids))
@@ -46,7 +48,8 @@ class AgentPolicy:
         """Answers an imitated engine."""
         text = self._tokenizer.decode(prompt)
         said = _RESULT.sub("", text)
-        ids = self._ids(self.next(said, _RESULT.findall(text), set(_NAME.findall(text))))[:most]
+        results = [*_RESULT.findall(text), *_OBSERVATION.findall(text)]
+        ids = self._ids(self.next(said, results, set(_NAME.findall(text))))[:most]
         spans = [{"version": "default", "start": 0, "end": len(ids)}]
         return Answer(ids, "stop", spans, [logprob_of(one) for one in ids])
 
@@ -68,7 +71,8 @@ class AgentPolicy:
             return self._with_sub_agent(int(asked[-1]), results, names)
         done = len(results)
         if done >= int(asked[-1]):
-            return f"Finished after {done}."
+            words = f"Finished after {done}."
+            return _call("final_answer", {"answer": words}) if "final_answer" in names else words
         return _call(shell, _shell(shell, f"echo round-{done} >> rounds.txt; echo made {done}"))
 
     def _with_sub_agent(self, rounds: int, results: Sequence[str], names: Collection[str]) -> str:
@@ -85,6 +89,10 @@ class AgentPolicy:
         return "The other agent has finished."
 
 
+def _is_result(role: str, text: str) -> bool:
+    return role == "tool" or (role == "user" and text.startswith("Observation:"))
+
+
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else ""
@@ -93,6 +101,10 @@ def _text(message: Mapping[str, Any]) -> str:
 def _shell(name: str, command: str) -> dict[str, Any]:
     if name == "exec_command":
         return {"cmd": command}
+    if name == "run_shell_command":
+        return {"command": command, "is_background": False}
+    if name == "bash":
+        return {"command": command}
     return {"command": command, "description": "makes a round"}
 
 
