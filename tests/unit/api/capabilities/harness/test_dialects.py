@@ -1,6 +1,7 @@
 """The three dialects: what is written to a program, and given back by it, is read as what the policy has said."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -261,6 +262,26 @@ def test_calls_of_two_turns_stay_two_turns() -> None:
     ):
         read = DIALECTS["responses"].read(asked("responses", items(first, second)), drop=False).messages
         assert [one["role"] for one in read] == roles
+
+
+@pytest.mark.parametrize("kind", ["calls", "interleaved", "reasoning", "named"])
+def test_a_turn_of_a_hundred_thousand_items_is_read_in_time(kind: str) -> None:
+    """A door serves all others on the same loop: 40,000 items stopped it for three seconds, 160,000 for a minute."""
+    call = {"type": "function_call", "name": "shell", "arguments": "{}"}
+    items: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+    for n in range(100_000):
+        if kind in ("calls", "interleaved"):
+            items.append({**call, "call_id": f"call_1_{n}"})
+        if kind == "interleaved":
+            items.append({"type": "function_call_output", "call_id": f"call_1_{n}", "output": "ok"})
+        if kind in ("reasoning", "named"):
+            items.append({"id": "rs_b-0-1" if kind == "reasoning" else "fc_b-0-1_0"})
+    own = {"id": "own", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
+    reply = reply_of({**SAID, "tool_calls": [own]}, 1)
+    started = time.monotonic()
+    read = DIALECTS["responses"].read({"input": items}, drop=False)
+    assert [one["role"] for one in filled(read.messages, {reply.id: reply})[:2]] == ["user", "assistant"]
+    assert time.monotonic() - started < 5
 
 
 # What stands in a message of some dialect, or nearly; a name of 257 characters is too long for a policy.

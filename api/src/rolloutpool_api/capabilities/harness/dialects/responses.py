@@ -20,7 +20,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     texts,
 )
 from rolloutpool_api.capabilities.harness.dialects.chat import ROLES, TYPES
-from rolloutpool_api.capabilities.harness.dialects.items import item_id, refer
+from rolloutpool_api.capabilities.harness.dialects.items import NAMED, GivenItem, item_id
 from rolloutpool_common.capabilities.harness.given_calls import place_of_call
 
 TEXT = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
@@ -39,15 +39,16 @@ class ResponsesDialect:
         after = None
         if body.get("previous_response_id") is not None:
             after = text_field(body, "previous_response_id", "the request").removeprefix("resp_")
-        messages = []
+        read = _Messages()
         if body.get("instructions"):
-            messages.append(message_of("system", text_field(body, "instructions", "the request")))
+            read.append(message_of("system", text_field(body, "instructions", "the request")))
         given = body.get("input")
         if isinstance(given, str):
-            messages.append(message_of("user", given))
+            read.append(message_of("user", given))
         else:
             for item in objects(given, "input"):
-                _add(messages, item)
+                read.add(item)
+        messages = read.messages
         tools, namespaces = _tools(body, drop=drop)
         return AgentRequest(
             messages=messages if after else joined_system(messages),
@@ -178,55 +179,89 @@ def _prefix(namespace: str) -> str:
     return f"{namespace}__"
 
 
-def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Adds an item of the input. What the policy said in one turn came as several items, and is one message again."""
-    kind = item.get("type") or ("message" if "role" in item or "id" not in item else "item_reference")
-    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-    if kind == "reasoning":
-        # A turn begins with it, and may have nothing else.
-        if last is None:
-            messages.append(message_of("assistant", None))
-    elif kind == "message":
-        role = ROLES.get(str(item.get("role")))
-        if role is None or role == "tool":
-            raise CallRefused(f"a message has the role {str(item.get('role'))[:64]!r}")
-        said = message_of(role, texts(item.get("content"), TEXT, "content"))
-        if role == "assistant" and last is not None and not last["content"] and not last["tool_calls"]:
-            messages.pop()
-        messages.append(said)
-    elif kind in ("function_call", "custom_tool_call"):
-        name = text_field(item, "name", "a call")
-        if isinstance(namespace := item.get("namespace"), str):
-            name = _prefix(namespace) + name
-        arguments = item.get("arguments" if kind == "function_call" else "input")
-        call = call_of(text_field(item, "call_id", "a call"), name, arguments)
-        turn = _turn_of(messages, call["id"])
-        if turn is None:
-            messages.append(message_of("assistant", None, [call]))
+class _Messages:
+    """Makes messages of the items of an input. What the policy said in one turn comes as several, and is one again."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._turn: dict[str, Any] | None = None
+        """The last turn of the policy, while nothing but results stands behind it."""
+        self._replies: set[int] = set()
+        """The replies whose calls it has, by their ids."""
+
+    def append(self, message: dict[str, Any]) -> None:
+        """Adds a whole message."""
+        self.messages.append(message)
+        if message["role"] != "tool":
+            self._turn = message if message["role"] == "assistant" else None
+            self._replies = set()
+
+    def add(self, item: Mapping[str, Any]) -> None:
+        """Adds an item."""
+        kind = item.get("type") or ("message" if "role" in item or "id" not in item else "item_reference")
+        if kind == "reasoning":
+            # A turn begins with it, and may have nothing else.
+            self._open_turn()
+        elif kind == "message":
+            role = ROLES.get(str(item.get("role")))
+            if role is None or role == "tool":
+                raise CallRefused(f"a message has the role {str(item.get('role'))[:64]!r}")
+            said = texts(item.get("content"), TEXT, "content")
+            if role == "assistant":
+                self._opened_for_text()["content"] = said
+            else:
+                self.append(message_of(role, said))
+        elif kind in ("function_call", "custom_tool_call"):
+            name = text_field(item, "name", "a call")
+            if isinstance(namespace := item.get("namespace"), str):
+                name = _prefix(namespace) + name
+            arguments = item.get("arguments" if kind == "function_call" else "input")
+            self._add_call(call_of(text_field(item, "call_id", "a call"), name, arguments))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            output = texts(item.get("output"), TEXT, "output")
+            self.append(message_of("tool", output, call_id=text_field(item, "call_id", "a call's output")))
+        elif kind == "item_reference":
+            self._add_named(GivenItem.read(text_field(item, "id", "an item_reference")))
         else:
-            turn["tool_calls"] = [*(turn["tool_calls"] or ()), call]
-    elif kind in ("function_call_output", "custom_tool_call_output"):
-        output = texts(item.get("output"), TEXT, "output")
-        messages.append(message_of("tool", output, call_id=text_field(item, "call_id", "a call's output")))
-    elif kind == "item_reference":
-        refer(messages, text_field(item, "id", "an item_reference"))
-    else:
-        raise CallRefused(f"an item of type {str(kind)[:64]!r} cannot be said in a chat")
+            raise CallRefused(f"an item of type {str(kind)[:64]!r} cannot be said in a chat")
 
+    def _open_turn(self) -> dict[str, Any]:
+        """Returns the policy's turn if it is the last message, or begins one."""
+        if self._turn is None or self.messages[-1] is not self._turn:
+            self.append(message_of("assistant", None))
+        return self.messages[-1]
 
-def _turn_of(messages: list[dict[str, Any]], call_id: str) -> dict[str, Any] | None:
-    """Returns the message that a call belongs to: the last one, or the one that gave its results' calls their ids.
+    def _opened_for_text(self) -> dict[str, Any]:
+        """Likewise; a turn that has said something, or calls, takes no further text."""
+        turn = self._open_turn()
+        if turn["content"] or turn["tool_calls"]:
+            self.append(message_of("assistant", None))
+        return self.messages[-1]
 
-    Some programs put the result of a call behind it, and then the next call of the same turn.
-    """
-    place = next((place for place, one in enumerate(reversed(messages)) if one["role"] != "tool"), len(messages))
-    if place == len(messages) or (turn := messages[-1 - place])["role"] != "assistant":
-        return None
-    if place == 0:
+    def _add_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Adds a call to the turn that it is of: the last message, or the one that gave its results' calls their ids.
+
+        Some programs put the result of a call behind it, and then the next call of the same turn.
+        """
+        given = place_of_call(call["id"])
+        turn = self._turn
+        if turn is None or (self.messages[-1] is not turn and (given is None or given[0] not in self._replies)):
+            turn = message_of("assistant", None)
+            self.append(turn)
+        if turn["tool_calls"] is None:
+            turn["tool_calls"] = []
+        turn["tool_calls"].append(call)
+        if given is not None:
+            self._replies.add(given[0])
         return turn
-    own = place_of_call(call_id)
-    given = [place_of_call(call["id"]) for call in turn["tool_calls"] or ()]
-    return turn if own is not None and own[0] in [one[0] for one in given if one is not None] else None
+
+    def _add_named(self, item: GivenItem) -> None:
+        """Adds an item that is to be filled in. A call has its id already, by which it belongs to its turn."""
+        if item.kind == "fc":
+            turn = self._add_call({"id": item.call_id})
+        else:
+            turn = self._opened_for_text() if item.kind == "msg" else self._open_turn()
+        turn.setdefault(NAMED, []).append(item)
 
 
 def _tools(body: Mapping[str, Any], *, drop: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
