@@ -243,6 +243,25 @@ def test_arguments_that_are_nothing_of_the_kind_are_refused() -> None:
         DIALECTS["chat"].read(asked("chat", [{"role": "assistant", "tool_calls": [call]}]), drop=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "hosted"),
+    [
+        ("chat", {"functions": [FUNCTION]}, False),
+        ("chat", {"web_search_options": {}}, True),
+        ("responses", {"conversation": "conv_1"}, False),
+        ("responses", {"prompt": {"id": "pmpt_1"}}, False),
+        ("messages", {"mcp_servers": [{"type": "url", "url": "https://tools"}]}, True),
+    ],
+)
+def test_what_would_make_it_another_question_is_refused(name: str, field: dict[str, Any], hosted: bool) -> None:
+    """These fields were left out, so the policy knew nothing of its tools, or of what was said before."""
+    body = {**asked(name, [{"role": "user", "content": "hello"}]), **field}
+    with pytest.raises(CallRefused, match=next(iter(field))):
+        DIALECTS[name].read(body, drop=False)
+    if hosted:
+        assert DIALECTS[name].read(body, drop=True).messages
+
+
 def test_calls_of_two_turns_stay_two_turns() -> None:
     """Only the ids that a session has given say which calls were one turn."""
 

@@ -186,6 +186,21 @@ def function_tool(name: str, description: Any, parameters: Any) -> dict[str, Any
     return {"type": "function", "function": function}
 
 
+def hosted_tool(name: str) -> CallRefused:
+    """Says that nobody here can run a tool."""
+    return CallRefused(
+        f"tool {name[:64]!r} can only be run by a model's maker; with `hosted_tools: drop` in the rollout's `harness` "
+        "such tools are left out"
+    )
+
+
+def refuse_unread(body: Mapping[str, Any], unread: Mapping[str, str]) -> None:
+    """Refuses fields without which the policy would be asked something else; `unread` says what to send instead."""
+    for name, instead in unread.items():
+        if body.get(name) is not None:
+            raise CallRefused(f"{name} is not read here; {instead}")
+
+
 def call_of(id: str, name: str, arguments: Any) -> dict[str, Any]:
     """Makes a tool call in chat form; some programs write arguments as the object that they are, or none."""
     _short(id, "the id of a call")

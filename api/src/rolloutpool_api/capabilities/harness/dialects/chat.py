@@ -11,9 +11,11 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     call_of,
     event,
     function_tool,
+    hosted_tool,
     joined_system,
     message_of,
     objects,
+    refuse_unread,
     sampling_of,
     text_field,
     texts,
@@ -32,6 +34,8 @@ TYPES: Mapping[ErrorKind, tuple[str, str | None]] = {
 }
 """Types and codes of errors, as OpenAI's SDKs know them."""
 
+UNREAD = {"functions": "send `tools`"}
+
 
 class ChatDialect:
     """Requests and replies of `/v1/chat/completions`."""
@@ -45,6 +49,9 @@ class ChatDialect:
         """See `Dialect.read`."""
         if body.get("n") not in (None, 1):
             raise CallRefused("n must be 1: each reply is a turn of its own; make one call for each")
+        refuse_unread(body, UNREAD)
+        if body.get("web_search_options") is not None and not drop:
+            raise hosted_tool("web_search_options")
         options = body.get("stream_options")
         return AgentRequest(
             messages=joined_system([_message(one) for one in objects(body.get("messages"), "messages")]),
@@ -143,10 +150,7 @@ def _tools(body: Mapping[str, Any], *, drop: bool) -> Iterator[dict[str, Any]]:
         if tool.get("type") != "function" or not isinstance(function, dict):
             if drop:
                 continue
-            raise CallRefused(
-                f"tool {str(tool.get('type'))[:64]!r} can only be run by a model's maker; with `hosted_tools: drop` in "
-                "the rollout's `harness` such tools are left out"
-            )
+            raise hosted_tool(str(tool.get("type")))
         yield function_tool(
             text_field(function, "name", "a tool"), function.get("description"), function.get("parameters")
         )

@@ -13,6 +13,7 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     call_of,
     event,
     function_tool,
+    hosted_tool,
     joined_system,
     message_of,
     objects,
@@ -172,6 +173,8 @@ def _user(blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _tools(body: Mapping[str, Any], *, drop: bool) -> Iterator[dict[str, Any]]:
+    if body.get("mcp_servers") and not drop:
+        raise hosted_tool("mcp_servers")
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "none":
         return
@@ -180,8 +183,5 @@ def _tools(body: Mapping[str, Any], *, drop: bool) -> Iterator[dict[str, Any]]:
         if tool.get("type") not in (None, "custom") or not isinstance(tool.get("input_schema"), dict):
             if drop:
                 continue
-            raise CallRefused(
-                f"tool {str(tool.get('type') or tool.get('name'))[:64]!r} can only be run by a model's maker; with "
-                "`hosted_tools: drop` in the rollout's `harness` such tools are left out"
-            )
+            raise hosted_tool(str(tool.get("type") or tool.get("name")))
         yield function_tool(text_field(tool, "name", "a tool"), tool.get("description"), tool["input_schema"])

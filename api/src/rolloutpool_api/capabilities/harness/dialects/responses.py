@@ -12,9 +12,11 @@ from rolloutpool_api.capabilities.harness.dialects.base import (
     call_of,
     event,
     function_tool,
+    hosted_tool,
     joined_system,
     message_of,
     objects,
+    refuse_unread,
     sampling_of,
     text_field,
     texts,
@@ -24,6 +26,11 @@ from rolloutpool_api.capabilities.harness.dialects.items import NAMED, GivenItem
 from rolloutpool_common.capabilities.harness.given_calls import place_of_call
 
 TEXT = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
+
+UNREAD = {
+    "conversation": "send the whole input, or `previous_response_id`",
+    "prompt": "send what it says as `instructions` and `input`",
+}
 
 
 class ResponsesDialect:
@@ -36,6 +43,7 @@ class ResponsesDialect:
 
     def read(self, body: Mapping[str, Any], *, drop: bool) -> AgentRequest:
         """See `Dialect.read`."""
+        refuse_unread(body, UNREAD)
         after = None
         if body.get("previous_response_id") is not None:
             after = text_field(body, "previous_response_id", "the request").removeprefix("resp_")
@@ -281,10 +289,7 @@ def _tools(body: Mapping[str, Any], *, drop: bool) -> tuple[list[dict[str, Any]]
                 namespaces[name] = namespace
                 found.append(_function({**one, "name": name}))
         elif not drop:
-            raise CallRefused(
-                f"tool {str(kind)[:64]!r} can only be run by a model's maker; with `hosted_tools: drop` in the "
-                "rollout's `harness` such tools are left out"
-            )
+            raise hosted_tool(str(kind))
     return found, namespaces
 
 
