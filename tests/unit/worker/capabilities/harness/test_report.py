@@ -165,6 +165,11 @@ def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> 
         history = list(data.draw(st.sampled_from(histories)))
         if history[-1]["role"] == "assistant":
             history.append(data.draw(st.sampled_from([USER, result_of(talk.n)])))
+        if data.draw(st.booleans()):
+            told = data.draw(st.integers(0, len(history) - 1))
+            history = [
+                OTHER_WORDS if n <= told and one["role"] == "assistant" else one for n, one in enumerate(history)
+            ]
         reply, tools = data.draw(st.sampled_from([SHELL, DONE])), data.draw(st.sampled_from(["t", "t", "", "other"]))
         histories.append(talk.call(*history, tools=tools, reply=reply)[1])
     samples: list[Sample] = []
