@@ -246,13 +246,14 @@ async def test_one_lost_question_for_the_weights_is_no_answer(
 ) -> None:
     seen: list[str | None] = []
 
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
         seen.append(weights)
+        return False
 
     async with server(tokenizer, IDS) as engine:
         engine.version, engine.version_refusals = "12", [refusal]
         await (await channels.to(store, engine, protocol, before_call=gate)).sample(1, prompt())
-    assert (seen, len(channels.pauses)) == ([None, "12"], 1)
+    assert (seen, len(channels.pauses)) == (["12"], 1)
     asked = engine.asked[0].document
     assert asked["cache_salt"] == "12"
 
@@ -267,8 +268,9 @@ async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up
     now = 0.0
     channels.engines = Engines(lambda: now)
 
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
         seen.append(weights)
+        return False
 
     async with server(tokenizer, IDS) as engine:
         engine.version, engine.version_refusals = "12", [Refusal(status, b"{}")]
@@ -278,5 +280,5 @@ async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up
             # After a question that has failed, the next rollout would ask again, and be told.
             now = SILENCE.longest_s + 1
     assert now < KEEP_SECONDS
-    assert (seen, channels.pauses) == ([None] * 4, [])
+    assert (seen, channels.pauses) == ([None, None], [])
     assert [asked.document["cache_salt"] for asked in engine.asked] == uids

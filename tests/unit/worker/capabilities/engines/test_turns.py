@@ -117,10 +117,11 @@ async def test_a_vllm_that_stays_paused_fails_the_turn_in_the_end(
 async def test_a_paused_run_takes_nothing_of_the_time_for_a_paused_engine(
     store: Store, channels: Channels, tokenizer: ChatTokenizer, aborts: bool
 ) -> None:
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
         # The run is paused between the calls, for longer than an engine may be.
         if engine.asked:
             await asyncio.sleep(0.3)
+        return False
 
     async with vllm_server(tokenizer, IDS) as engine:
         channel = await channels.to(store, engine, attempts=1, pause_seconds=0.2, before_call=gate)
@@ -145,10 +146,12 @@ async def test_nothing_is_begun_with_the_name_of_weights_that_were_replaced_mean
         now, engine.version = now + 30, "13"
         engine.paused.set()
 
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
-        if held_by == "the run" and not seen:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
+        held = held_by == "the run" and not seen
+        if held:
             update()
         seen.append(weights)
+        return held
 
     async with vllm_server(tokenizer, IDS) as engine:
         engine.version = "12"

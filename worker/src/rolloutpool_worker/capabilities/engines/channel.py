@@ -179,10 +179,10 @@ class EngineChannel:
         if done or prompt.first_version is not None:
             await self._before_call(midway=done > 0)
             return salt if done else self._salt(prompt.first_version)
-        # First, because a run is paused for the very update that the answer has to name.
-        await self._before_call()
         weights = await self._weights()
-        await self._before_call(weights=weights)
+        # A run is paused for the very update that the answer has to name.
+        while await self._before_call(weights=weights):
+            weights = await self._weights()
         return self._salt(weights)
 
     async def _weights(self) -> str | None:
@@ -288,7 +288,7 @@ class EngineChannel:
         self,
         ask: Callable[[], Awaitable[Any]],
         where: str,
-        let_through: Callable[[], Awaitable[None]],
+        let_through: Callable[[], Awaitable[object]],
         *,
         samples: bool = False,
     ) -> Any:
