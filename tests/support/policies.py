@@ -135,10 +135,11 @@ class PolicyCase:
         if self.error is not None:
             raise self.error
 
-    async def _before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
+    async def _before_call(self, *, midway: bool = False, weights: str | None = None) -> bool:
         if self.closed is not None:
             raise self.closed
         self.gated += 1
+        return False
 
 
 def _policy(asking: Asking, kind: str, tokenizer: ChatTokenizer) -> Policy:

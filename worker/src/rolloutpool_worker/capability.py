@@ -101,7 +101,7 @@ class AttemptGate(Protocol):
         """Hears before which conversation it stands, and of its journal."""
         ...
 
-    async def before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
+    async def before_call(self, *, midway: bool = False, weights: str | None = None) -> bool:
         """Lets a call through, sooner or later (`policy.asking.BeforeCall`)."""
         ...
 

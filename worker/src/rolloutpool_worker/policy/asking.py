@@ -15,14 +15,18 @@ from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 class BeforeCall(Protocol):
     """Is awaited before each model call; what it raises ends the attempt."""
 
-    async def __call__(self, *, midway: bool = False, weights: str | None = None) -> None:
-        """Lets the call through, sooner or later."""
+    async def __call__(self, *, midway: bool = False, weights: str | None = None) -> bool:
+        """Lets the call through, sooner or later; True where the policy may have other weights than these meanwhile.
+
+        Then they are to be asked for again, and this too.
+        """
         ...
 
 
-async def ungated(*, midway: bool = False, weights: str | None = None) -> None:
+async def ungated(*, midway: bool = False, weights: str | None = None) -> bool:
     """Lets each call through."""
     del midway, weights
+    return False
 
 
 @dataclass(frozen=True)

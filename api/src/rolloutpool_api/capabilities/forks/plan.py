@@ -84,10 +84,12 @@ def _journal_of(result: RolloutResult) -> KeptJournal:
 
 def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
     faults, turns = FaultList(), len(result.turns)
-    ended = result.status is RolloutStatus.COMPLETED and result.finish_reason in _LAST
+    # A conversation that was graded had ended, also where its grade has failed.
+    reason = result.finish_reason if result.grade is None else result.grade.finish_reason
+    ended = (result.status is RolloutStatus.COMPLETED or result.grade is not None) and reason in _LAST
     last = turns if ended else turns + 1
     if request.turn > last:
-        why = f"it ended with {result.finish_reason}, so " if ended else ""
+        why = f"it ended with {reason}, so " if ended else ""
         faults.add("turn", f"rollout {result.uid} has {turns} turns; {why}{last} is the last that can be sampled")
     options = _options_of(result)
     max_turns = request.max_turns or options.get("max_turns", RolloutOptions.model_fields["max_turns"].default)

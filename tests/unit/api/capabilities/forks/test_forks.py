@@ -14,6 +14,9 @@ from tests.support.kept_journals import OF_RELEASE_0_2, carrying
 
 from rolloutpool_api.errors import Conflict, Rejected
 from rolloutpool_common.capabilities.forks.wire import ForkRequest
+from rolloutpool_common.capabilities.grading.errors import GraderFault
+from rolloutpool_common.capabilities.grading.kept import without_grade
+from rolloutpool_common.capabilities.grading.wire import GradeReport
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.environments import CrashEffect, EnvironmentFacts, EnvironmentStep
 from rolloutpool_common.protocol.journal import EditRecord, EnvironmentRecord, JournalRecord
@@ -160,6 +163,15 @@ def test_past_the_end(reason: FinishReason) -> None:
 def test_what_a_limit_or_a_failure_ended_can_go_on(changes: dict[str, Any]) -> None:
     assert planned(parent(**changes), 3, server_url=URL).trunk
     assert "turn" in faults(parent(**changes), 4)
+
+
+def test_a_grade_that_failed_says_nothing_of_the_conversations_end() -> None:
+    for reason, last in (FinishReason.STOP, 2), (FinishReason.MAX_TURNS, 3):
+        graded = parent(grade=GradeReport(grader="g", finish_reason=reason), finish_reason=reason)
+        failed = without_grade(graded, GraderFault("is down").failure())
+        assert failed.finish_reason is FinishReason.ERROR
+        assert planned(failed, last, server_url=URL).trunk
+        assert f"{last} is the last" in faults(failed, last + 1)["turn"]
 
 
 def test_limits_that_leave_no_room() -> None:

@@ -246,8 +246,9 @@ async def test_one_lost_question_for_the_weights_is_no_answer(
 ) -> None:
     seen: list[str | None] = []
 
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
         seen.append(weights)
+        return False
 
     async with server(tokenizer, IDS) as engine:
         engine.version, engine.version_refusals = "12", [refusal]
@@ -267,8 +268,9 @@ async def test_an_engine_that_has_no_such_path_does_not_tell_and_holds_nobody_up
     now = 0.0
     channels.engines = Engines(lambda: now)
 
-    async def gate(*, midway: bool = False, weights: str | None = None) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
         seen.append(weights)
+        return False
 
     async with server(tokenizer, IDS) as engine:
         engine.version, engine.version_refusals = "12", [Refusal(status, b"{}")]

@@ -9,10 +9,11 @@ from tests.support.imitated_engine import Refusal
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
-from rolloutpool_common.errors import RequestFault, TrainerStatusError
+from rolloutpool_common.errors import RequestFault, RolloutError, TrainerStatusError
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.reply import Finish
 from rolloutpool_worker.policy import Http1Client, Resolver
 
@@ -110,6 +111,71 @@ async def test_a_vllm_that_stays_paused_fails_the_turn_in_the_end(
         with pytest.raises(TrainerStatusError) as failed:
             await channel.sample(1, prompt())
     assert (failed.value.http_status, failed.value.retryable) == (503, True)
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_a_paused_run_takes_nothing_of_the_time_for_a_paused_engine(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, aborts: bool
+) -> None:
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
+        # The run is paused between the calls, for longer than an engine may be.
+        if engine.asked:
+            await asyncio.sleep(0.3)
+        return False
+
+    async with vllm_server(tokenizer, IDS) as engine:
+        channel = await channels.to(store, engine, attempts=1, pause_seconds=0.2, before_call=gate)
+        if aborts:
+            engine.abort_after(3, 0)
+        else:
+            engine.paused.clear()
+            channels.on_pause = lambda: engine.paused.set() if len(channels.pauses) == 2 else None
+        turn = await channel.sample(1, prompt())
+    assert turn.ids == IDS
+
+
+@pytest.mark.parametrize("held_by", ["the run", "503", "an abort"])
+async def test_nothing_is_begun_with_the_name_of_weights_that_were_replaced_meanwhile(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer, held_by: str
+) -> None:
+    now, seen = 0.0, list[str | None]()
+    channels.engines = Engines(lambda: now)
+
+    def update() -> None:
+        nonlocal now
+        now, engine.version = now + 30, "13"
+        engine.paused.set()
+
+    async def gate(*, midway: bool = False, weights: str | None = None) -> bool:
+        held = held_by == "the run" and not seen
+        if held:
+            update()
+        seen.append(weights)
+        return held
+
+    async with vllm_server(tokenizer, IDS) as engine:
+        engine.version = "12"
+        channel = await channels.to(store, engine, before_call=gate)
+        channels.on_pause = update
+        if held_by == "503":
+            engine.paused.clear()
+        elif held_by == "an abort":
+            engine.abort_after(0)
+        else:
+            # Another rollout has asked just now.
+            await channels.engines.version(engine.url, version_12, never)
+        turn = await channel.sample(1, prompt())
+    assert versions(turn) == [("13", IDS)]
+    # What weights 12 have computed has the salt 12.
+    assert (engine.salts[-1], seen[-1]) == ("13", "13")
+
+
+async def version_12() -> str:
+    return "12"
+
+
+async def never(error: RolloutError, tries: int, seconds: float) -> None:
+    raise error
 
 
 async def test_a_paused_sglang_lets_its_callers_wait(

@@ -18,6 +18,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.store import Store
+from rolloutpool_worker.capabilities.engines.engines import VERSION_SECONDS
 from rolloutpool_worker.capabilities.runs import gate as run_gate
 from rolloutpool_worker.capabilities.runs.gate import RunGates
 from rolloutpool_worker.capabilities.runs.opened import OpenRuns
@@ -177,6 +178,32 @@ class TestPause:
             assert len(trainer.posts) == 1
             await Runs(store).resume(OWNER, RUN)
             assert await ticket == "completed"
+
+    async def test_an_update_in_a_pause_is_seen_by_what_has_not_begun(
+        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    ) -> None:
+        runs = Runs(store)
+        async with vllm_server(tokenizer, "It is 8.") as engine:
+            engine.version = "12"
+            await runs.announce(OWNER, RUN, 12)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
+            gate_runs, look = gates_of(inside)._runs, gates_of(inside)._runs.look
+
+            async def paused_at_the_first_look(key: str) -> Any:
+                gate_runs.look = look  # type: ignore[method-assign]
+                await runs.pause(OWNER, RUN, limit_s=60)
+                return await look(key)
+
+            gate_runs.look = paused_at_the_first_look  # type: ignore[method-assign]
+            ticket = asyncio.create_task(inside.take(uid))
+            await until(is_held(inside))
+            engine.version = "13"
+            await asyncio.sleep(VERSION_SECONDS)
+            await runs.announce(OWNER, RUN, 13)
+            await runs.resume(OWNER, RUN)
+            assert await ticket == "completed"
+        assert engine.salts == ["13"]
+        assert (await inside.result(uid)).staleness == 0
 
     async def test_all_that_wait_share_one_look(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer

@@ -28,6 +28,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -121,10 +122,7 @@ class EngineChannel:
         session = self._group if turn == 1 and self._group else uid
         # First, because an engine that nobody reaches is to fail the turn, and not the question for its weights.
         await self._room(prompt.length, 0, where)
-        weights = await self._weights(prompt)
-        salt = self._salt(weights)
-        # From the first sampled id on, the ledger says which weights it were.
-        unsampled = weights if prompt.first_version is None else None
+        salt = ""
         parts: list[SampledPart] = []
         attached: list[PackedPiece] = []
         text, done, aborts, idle = prompt.text, 0, 0, 0
@@ -133,11 +131,13 @@ class EngineChannel:
             self._calls += 1
             # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
             name = f"{uid}/{turn}.{self._asking.attempt}.{self._calls}"
-            # Before the limit for a paused engine begins: a paused run has a limit of its own.
-            await self._before_call(midway=done > 0, weights=None if done else unsampled)
+            gated = time.monotonic()
+            salt = await self._let_through(prompt, done, salt)
+            # What a paused run takes is not the engine's: it has a limit of its own.
+            started += time.monotonic() - gated
             length = prompt.length + done
             call = EngineCall(name, session, text, left, salt, length, length - 1 if done else prompt.routed_from)
-            sampled = await self._call(call, turn, where, midway=done > 0)
+            sampled = await self._call(call, turn, where, partial(self._let_through, prompt, done))
             if sampled is None:
                 continue  # by another path, or for less, because the context is shorter than it was taken to be
             if len(sampled.ids) > left:
@@ -168,16 +168,25 @@ class EngineChannel:
         spec = self._spec
 
         async def ask() -> Any:
-            return await self._repeated(lambda: self._get("/v1/models", where), where)
+            return await self._repeated(lambda: self._get("/v1/models", where), where, self._before_call)
 
         length = await self._engines.context_length(spec.server_url, spec.model, ask)
         wanted = spec.sampling_params.max_tokens - done
         return wanted if length is None else min(wanted, length - self._api.unused - prompt - done)
 
-    async def _weights(self, prompt: LedgerPrompt) -> str | None:
-        """Returns what the weights are called that the rollout began with; None where nobody says it."""
-        if prompt.first_version is not None:
-            return prompt.first_version
+    async def _let_through(self, prompt: LedgerPrompt, done: int, salt: str) -> str:
+        """Waits until the next call may be made, and returns its salt, which is the last call's if that has sampled."""
+        if done or prompt.first_version is not None:
+            await self._before_call(midway=done > 0)
+            return salt if done else self._salt(prompt.first_version)
+        weights = await self._weights()
+        # A run is paused for the very update that the answer has to name.
+        while await self._before_call(weights=weights):
+            weights = await self._weights()
+        return self._salt(weights)
+
+    async def _weights(self) -> str | None:
+        """Asks what the engine's weights are called now; None where nobody says it."""
         origin = self._spec.server_url
 
         async def ask() -> str | None:
@@ -191,7 +200,9 @@ class EngineChannel:
         known = version is not None and version not in _NO_VERSION and not version.startswith("<=")
         return (version if known and version is not None else self._uid)[:MOST_SALT]
 
-    async def _call(self, call: EngineCall, turn: int, where: str, *, midway: bool) -> SampledCall | None:
+    async def _call(
+        self, call: EngineCall, turn: int, where: str, let_through: Callable[[str], Awaitable[str]]
+    ) -> SampledCall | None:
         """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
         parent = self._asking.trace.traceparent(turn)
         traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
@@ -222,7 +233,12 @@ class EngineChannel:
                 reply.discard()
                 raise TrainerUnreachable(f"{where}: {error}") from error
 
-        sampled: SampledCall | None = await self._repeated(post, where, midway=midway, samples=True)
+        async def again() -> None:
+            nonlocal call
+            # The engine may have got other weights since.
+            call = replace(call, salt=await let_through(call.salt))
+
+        sampled: SampledCall | None = await self._repeated(post, where, again, samples=True)
         return sampled
 
     def _read(self, path: str, data: bytes, call: EngineCall, where: str) -> SampledCall:
@@ -269,7 +285,12 @@ class EngineChannel:
             raise
 
     async def _repeated(
-        self, ask: Callable[[], Awaitable[Any]], where: str, *, midway: bool = False, samples: bool = False
+        self,
+        ask: Callable[[], Awaitable[Any]],
+        where: str,
+        let_through: Callable[[], Awaitable[object]],
+        *,
+        samples: bool = False,
     ) -> Any:
         """Asks until there is an answer, within the limits of steps 4 and 5; a turn may have failed before a drain."""
         waits = self._waits if samples else None
@@ -290,7 +311,9 @@ class EngineChannel:
                 if error.http_status == _PAUSED:
                     pauses += 1
                     await self._wait_for_engine(error, pauses, started)
-                    await self._before_call(midway=midway)
+                    gated = time.monotonic()
+                    await let_through()
+                    started += time.monotonic() - gated
                     continue
                 if isinstance(error, TrainerStatusError) and error.category is Category.MASK_REFUSED:
                     # An engine knows no masks; its 422 is a field that it does not take.
@@ -304,7 +327,7 @@ class EngineChannel:
                 wait = BACKOFF.delay_s(failures) if asked is None else min(asked, BACKOFF.longest_s)
                 log_event(_log, logging.DEBUG, "model call failed", error=error.message, again_in_s=round(wait, 1))
                 await self._wait(error, failures, wait)
-                await self._before_call(midway=midway)
+                await let_through()
             else:
                 if waits is not None:
                     waits.tried = 0

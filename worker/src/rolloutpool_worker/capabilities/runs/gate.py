@@ -197,13 +197,16 @@ class RunGate:
         """Forgets the attempt."""
         self._gates.left(self)
 
-    async def before_call(self, *, midway: bool = False, weights: str | None = None) -> None:
-        """Waits while the run is paused."""
+    async def before_call(self, *, midway: bool = False, weights: str | None = None) -> bool:
+        """Waits while the run is paused; after that, weights that were named before are not compared."""
         facts = await self._look()
         if facts.paused:
             facts = await self._wait(midway)
+            if weights is not None:
+                return True
         await self._compare(facts, StaleEnd.DROPPED if self._called else StaleEnd.NOT_STARTED, weights)
         self._called = True
+        return False
 
     async def at_end(self) -> None:
         """Compares once more, when the agent has come to an end; raises as `before_call`, and waits for nothing."""
