@@ -40,6 +40,7 @@ them. So the code that retries a call and the code that requeues a rollout alway
 A class's docstring is its default message. All of them survive pickling, because Celery may pickle what a task raises.
 """
 
+import copyreg
 import traceback
 from pathlib import Path
 from typing import ClassVar
@@ -89,6 +90,11 @@ class RolloutPoolError(Exception):
     def __init__(self, message: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
         super().__init__(self.message)
+
+    # By default an exception is copied by calling its class with the message alone, and some take more.
+    def __reduce__(self) -> tuple[object, ...]:
+        kind, args, *state = super().__reduce__()
+        return (copyreg.__newobj__, (kind, *args), *state)
 
 
 class MissingExtra(RolloutPoolError, ModuleNotFoundError):
