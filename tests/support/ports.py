@@ -1,4 +1,4 @@
-"""Asks the system for a port as a program does that takes any."""
+"""Ports for tests: a free one, and a program that takes any."""
 
 import socket
 import struct
@@ -7,6 +7,14 @@ import pytest
 
 IP_LOCAL_PORT_RANGE = 51
 """Python's socket has no name for it yet."""
+
+
+def free_port() -> int:
+    """A loopback TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def ask_for_any_of_one_port(asking: socket.socket, port: int) -> None:

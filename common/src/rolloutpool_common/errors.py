@@ -40,7 +40,6 @@ them. So the code that retries a call and the code that requeues a rollout alway
 A class's docstring is its default message. All of them survive pickling, because Celery may pickle what a task raises.
 """
 
-import copyreg
 import traceback
 from pathlib import Path
 from typing import ClassVar
@@ -93,8 +92,14 @@ class RolloutPoolError(Exception):
 
     # By default an exception is copied by calling its class with the message alone, and some take more.
     def __reduce__(self) -> tuple[object, ...]:
-        kind, args, *state = super().__reduce__()
-        return (copyreg.__newobj__, (kind, *args), *state)
+        reduced = super().__reduce__()
+        assert isinstance(reduced, tuple)
+        return (_made_again, reduced[:2], *reduced[2:])
+
+
+def _made_again(kind: type[RolloutPoolError], args: tuple[object, ...]) -> RolloutPoolError:
+    """Makes an error without its `__init__`; what that has set follows as its state."""
+    return kind.__new__(kind, *args)
 
 
 class MissingExtra(RolloutPoolError, ModuleNotFoundError):

@@ -4,10 +4,10 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from tests.support.ports import ask_for_any_of_one_port
+from tests.support.ports import ask_for_any_of_one_port, free_port
 
 from rolloutpool_trainer.errors import PortTaken
-from rolloutpool_trainer.local.ports import check_port, free_port, hold_port, is_free
+from rolloutpool_trainer.local.ports import check_port, hold_port, is_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
