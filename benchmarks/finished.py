@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import orjson
+from tests.support.batches import beat
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment

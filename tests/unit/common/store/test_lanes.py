@@ -136,8 +136,7 @@ async def test_tickets_of_an_offer_whose_last_worker_is_gone_go_back_at_once(sto
     assert len(await reserve(store)) == 3
     await claim(store, uids[0], "maze0")
     await beat(store, "maze0", running=1, tokenizers={}, draining=True)
-    look = await store.offers.look()
-    assert look.gone == [(Priority.DEFAULT, MAZE_OFFER)]
+    assert await store.offers.look() == [(Priority.DEFAULT, MAZE_OFFER)]
     assert where(redis, uids[1:]) == [Place.OUTBOX] * 2
     assert where(redis, uids[:1]) == [Place.RUNNING]
     assert await reserve(store) == []

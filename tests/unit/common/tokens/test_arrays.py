@@ -9,9 +9,11 @@ import pytest
 from rolloutpool_common.tokens.arrays import (
     AT_ONCE,
     float_array,
+    float_bytes,
     id_array,
     id_bytes,
     id_digest,
+    pack_bytes,
     sliced,
     unpack,
 )
