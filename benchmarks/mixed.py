@@ -27,6 +27,7 @@ from benchmarks.report import Row, emit, parser
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.support.batches import beat
+from tests.support.ports import free_port
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -38,7 +39,6 @@ from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_common.store.schema import SCHEMA_VERSION
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 WORKERS = 20
