@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import orjson
+from tests.support.batches import beat
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, Sample, SampleSegment
@@ -62,13 +63,13 @@ async def accept(store: Store, count: int, *, asks: Mapping[str, object] | None 
 async def present(store: Store) -> AsyncIterator[None]:
     """Registers a worker while the block runs, so that the pool takes no claim back from it."""
 
-    async def beat() -> None:
+    async def beats() -> None:
         while True:
-            await store.workers.beat(WORKER, running=0, tokenizers={})
+            await beat(store, WORKER, running=0, tokenizers={})
             await asyncio.sleep(BEAT_SECONDS)
 
     await store.workers.announce(WORKER, Announcement(host=WORKER, pid=0, slots=AT_ONCE))
-    beating = asyncio.create_task(beat())
+    beating = asyncio.create_task(beats())
     try:
         yield
     finally:

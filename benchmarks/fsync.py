@@ -17,11 +17,11 @@ import redis
 from benchmarks.report import Plot, Row, emit, parser
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.ports import free_port
 
 from rolloutpool_common.rendering import load_tokenizer
 from rolloutpool_trainer import LocalPool, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 

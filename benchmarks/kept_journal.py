@@ -28,7 +28,7 @@ from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import RolloutResult, encode_result
 from rolloutpool_common.rendering import TINY
 from rolloutpool_common.store.records import compress
-from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_common.tokens.arrays import float_bytes, pack_bytes, unpack
 from rolloutpool_common.tokens.entries import Entry, SampledEntry
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
@@ -49,7 +49,7 @@ def _other_logprobs(result: RolloutResult, records: list[JournalRecord]) -> list
         rounded = array("f", (-pick.expovariate(1.0) for _ in unpack(entry.logprobs, array("d"))))
         drawn = array("d", rounded)
         said.extend(drawn)
-        return replace(entry, logprobs=pack(drawn))
+        return replace(entry, logprobs=pack_bytes(float_bytes(drawn)))
 
     changed = [replace(record, entries=tuple(map(other, record.entries))) for record in records]
     left = iter(said)

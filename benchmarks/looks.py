@@ -17,10 +17,10 @@ import redis.asyncio
 from benchmarks.report import Row, emit, parser
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.ports import free_port
 
 from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.liveness import LOOK_SECONDS
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 

@@ -26,6 +26,8 @@ import redis.asyncio
 from benchmarks.report import Row, emit, parser
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.batches import beat
+from tests.support.ports import free_port
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -37,7 +39,6 @@ from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_common.store.schema import SCHEMA_VERSION
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 WORKERS = 20
@@ -157,7 +158,7 @@ class _Pool:
         """Beats for all workers, and looks at their offers once a second, as the API does."""
         while True:
             for n in range(WORKERS):
-                await self.store.workers.beat(f"w{n}", running=0, tokenizers={})
+                await beat(self.store, f"w{n}", running=0, tokenizers={})
             await self._publisher.follow_offers()
             self._refill.set()
             await asyncio.sleep(1.0)

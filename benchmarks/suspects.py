@@ -24,13 +24,13 @@ import redis
 from benchmarks.report import Row, emit, parser
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.ports import free_port
 
 from rolloutpool_common.protocol.journal import MaskPlan, ObservationRecord, PlannedTurn
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store, new_token
 from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.reconciliation import MAX_CRASHES
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 START_SECONDS = 1.5

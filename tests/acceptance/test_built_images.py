@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from scripts.build_images import BUILDAH, SYSTEM_BUNDLE
 from tests.support.images import BUILT, NAMES, ROOT, SERVICES, UID, answers, container_of
+from tests.support.ports import free_port
 from tests.support.printed_documents import read_document
 from tests.support.secrets import secrets_file
 from tests.support.waiting import eventually
 
 from rolloutpool_common.rendering import TINY
 from rolloutpool_common.security.api_keys import KeyScope, make_key
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.testing import calculator_prompts
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(not BUILT, reason="make images builds them")]

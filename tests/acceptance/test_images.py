@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.images import BUILT, NAMES, SERVICES, UNPACK, Image, UnpackedImage, answers, container_of, unpack
+from tests.support.ports import free_port
 from tests.support.secrets import secrets_file
 from tests.support.waiting import eventually
 
@@ -21,7 +22,6 @@ from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_common.security.api_keys import KeyScope, make_key
 from rolloutpool_trainer import RolloutClient, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 pytestmark = [

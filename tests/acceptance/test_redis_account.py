@@ -9,7 +9,7 @@ import redis
 from tests.acceptance.test_pool import assert_exact, items
 from tests.support.certificates import certificate
 from tests.support.durable_redis import durable_redis
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.tls_proxy import tls_proxy
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_trainer import RolloutClient, callback_app, serve_callback
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
 
@@ -47,8 +47,8 @@ def env(tmp_path: Path) -> dict[str, str]:
         "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
         "ROLLOUTPOOL_STATE": str(tmp_path / "state"),
         "ROLLOUTPOOL_HOST": "127.0.0.1",
-        "ROLLOUTPOOL_REDIS_PORT": str(free_port("127.0.0.1")),
-        "ROLLOUT_SERVER_PORT": str(free_port("127.0.0.1")),
+        "ROLLOUTPOOL_REDIS_PORT": str(free_port()),
+        "ROLLOUT_SERVER_PORT": str(free_port()),
         "ROLLOUTPOOL_ALLOWED_TARGETS": "127.0.0.1",
         "ROLLOUTPOOL_TOKENIZERS": TINY,
         "CALCULATOR_DELAY_MS": "600",

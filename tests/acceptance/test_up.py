@@ -15,12 +15,12 @@ from typing import IO
 
 import httpx
 import pytest
+from tests.support.ports import free_port
 from tests.support.printed_documents import read_document
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_trainer import RolloutClient
-from rolloutpool_trainer.local.ports import free_port
 
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))
 ITEM = {"messages": [{"role": "user", "content": "What is (2 + 3) * 4?"}]}

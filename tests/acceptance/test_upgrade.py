@@ -19,7 +19,8 @@ import pytest
 import redis.asyncio
 from tests.support.inside_api import client_of, running_api
 from tests.support.other_builds import listed_builds, sources_of, with_sources
-from tests.support.redis_server import free_port, running_redis
+from tests.support.ports import free_port
+from tests.support.redis_server import running_redis
 from tests.support.secrets import secrets_file
 from tests.support.waiting import until
 from tests.support.worker_process import started_worker

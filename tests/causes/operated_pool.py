@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.ports import free_port
 
 from rolloutpool_common.rendering import TINY
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.testing import calculator_prompts
 
 COMMAND = str(Path(sys.executable).with_name("rolloutpool"))

@@ -31,6 +31,7 @@ import httpx
 from tests.chaos.sockets import family
 from tests.support.harness import Program, sampled
 from tests.support.imitated_engine import Answer, logprob_of
+from tests.support.ports import free_port
 from tests.support.vllm_server import vllm_server
 
 from rolloutpool_common.protocol.result import RolloutResult
@@ -39,7 +40,6 @@ from rolloutpool_trainer import AsyncRolloutClient, LocalPool, callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.errors import ClientError
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_worker.tools import TOOLS
 
 AT_ONCE = 12

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 from scripts.render_chart import CHART, VERSIONS, Document, hold_to_kubernetes, main, render
+from tests.support.ports import free_port
 
 from rolloutpool_common.security.api_keys import KeyScope, make_key
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server
 
 helm = pytest.importorskip("helm_python", reason="Helm's engine has an environment of its own: make test-chart")
@@ -251,7 +251,7 @@ def answers(url: str, seconds: float = 60) -> None:
 
 
 def test_the_rendered_commands_are_a_pool_that_passes_doctor(tmp_path: Path) -> None:
-    ports = {name: free_port("127.0.0.1") for name in ("redis", "api", "door")}
+    ports = {name: free_port() for name in ("redis", "api", "door")}
     key, stored = make_key("chart", [KeyScope.ADMIN])
     secrets = tmp_path / "secrets.keys"
     made = subprocess.run([COMMAND, "make-secrets-key"], capture_output=True, text=True, check=True)

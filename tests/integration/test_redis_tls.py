@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.support.certificates import certificate
 from tests.support.forked_worker import ForkedWorker, forked
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.secrets import secrets_file
 from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually

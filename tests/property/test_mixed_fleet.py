@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.property.store_world import KEPT
-from tests.support.batches import announce, new_batch, result_of, uids_of
+from tests.support.batches import announce, beat, new_batch, result_of, uids_of
 from tests.support.examples import examples
 from tests.support.places import places_of
 
@@ -71,7 +71,7 @@ class MixedFleet(RuleBasedStateMachine):
         """A worker announces itself, perhaps once more."""
         self.do(announce(self.store, worker, environments=WORKERS[worker]))
         # A process that shuts down never takes work again; here it stands for the next one.
-        self.do(self.store.workers.beat(worker, running=0, tokenizers={}))
+        self.do(beat(self.store, worker, running=0, tokenizers={}))
         self.there.add(worker)
 
     @rule(worker=st.sampled_from(list(WORKERS)), drains=st.booleans())
@@ -79,7 +79,7 @@ class MixedFleet(RuleBasedStateMachine):
         """It leaves or begins to shut down, without claims."""
         if worker in self.there and not self.do(self.store.workers.claims(worker)):
             if drains:
-                self.do(self.store.workers.beat(worker, running=0, tokenizers={}, draining=True))
+                self.do(beat(self.store, worker, running=0, tokenizers={}, draining=True))
             else:
                 self.do(self.store.workers.leave(worker))
             self.there.discard(worker)

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.acceptance.test_pool import assert_exact, items
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer

@@ -16,6 +16,7 @@ from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, NewBatch, NewRollout, Store
 from rolloutpool_common.store.announcements import Announcement
 from rolloutpool_common.store.reconciliation import Removal
+from rolloutpool_common.store.workers import Beat, BeatAnswer
 
 OWNER = "tests"
 NOWHERE = "http://127.0.0.1:9"
@@ -152,6 +153,11 @@ async def announce(
         role=role, host="h", pid=1, slots=slots, agents=["tool_calls"], environments=list(environments)
     )
     await store.workers.announce(worker, about)
+
+
+async def beat(store: Store, worker: str, **told: Any) -> BeatAnswer:
+    """Tells Redis that a worker lives, as its lifeline does; the arguments are the fields of `Beat`."""
+    return BeatAnswer.parse(await store.connection.script("beat", *Beat(**told).arguments(worker)))
 
 
 async def declare_dead(store: Store, worker: str, end: ProcessEnd | None = None) -> Removal:

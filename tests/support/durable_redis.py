@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redis
-from tests.support.redis_server import SERVER, free_port
+from tests.support.ports import free_port
+from tests.support.redis_server import SERVER
 
 START_SECONDS = 30.0
 COPIER = ("+ping", "+replconf", "+sync", "+psync")

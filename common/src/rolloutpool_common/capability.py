@@ -139,13 +139,6 @@ class StoredCapability:
         """Makes its fields of `BatchStatus` out of the batch's hash."""
         return {}
 
-    def from_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes fields of a result out of a rollout's options, where the rollout is ended from outside.
-
-        No worker makes that result, so no hook of a worker adds them.
-        """
-        return {}
-
     def waiting(self, rollouts: int) -> "Waiting | None":
         """Says what so many rollouts of a batch wait for that are in its stage."""
         return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.engines.wire import AttachField, AttachmentsField
 from rolloutpool_common.capabilities.forks.origin import ForkedFromField, ForkField
-from rolloutpool_common.capabilities.forks.stored import StoredForks
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.grading.wire import GradeFields, GraderField, GraderNames, OsmosisGrader
 from rolloutpool_common.capabilities.harness.stored import Harness
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 CAPABILITIES: tuple[StoredCapability, ...] = (
     StoredRuns(),
     Harness(),
-    StoredForks(),
     Grading(),
     Webhooks(),
     StoredOsmosis(),
@@ -81,6 +79,11 @@ def said_of(result: "RolloutResult") -> dict[str, str]:
     """Returns what capabilities say of a result's end, in a line each, by a word for it."""
     found = {word: getattr(result, field) for word, field in _SAID.items()}
     return {word: said.message for word, said in found.items() if said is not None}
+
+
+def from_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes fields of the result that no worker makes, of a rollout that is ended from outside, out of its options."""
+    return {"forked_from": options.get("fork")}
 
 
 def asks_of(batch: "BatchRequest | None", rollouts: Iterable[Mapping[str, Any]]) -> dict[str, object]:

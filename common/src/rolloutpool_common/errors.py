@@ -90,6 +90,17 @@ class RolloutPoolError(Exception):
         self.message = message or (type(self).__doc__ or "").strip()
         super().__init__(self.message)
 
+    # By default an exception is copied by calling its class with the message alone, and some take more.
+    def __reduce__(self) -> tuple[object, ...]:
+        reduced = super().__reduce__()
+        assert isinstance(reduced, tuple)
+        return (_made_again, reduced[:2], *reduced[2:])
+
+
+def _made_again(kind: type[RolloutPoolError], args: tuple[object, ...]) -> RolloutPoolError:
+    """Makes an error without its `__init__`; what that has set follows as its state."""
+    return kind.__new__(kind, *args)
+
 
 class MissingExtra(RolloutPoolError, ModuleNotFoundError):
     """A part of rolloutpool is not installed."""

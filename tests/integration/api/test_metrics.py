@@ -6,6 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.api_requests import batch
+from tests.support.batches import beat
 from tests.support.inside_api import client_of, running_api
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -94,7 +95,7 @@ async def test_rollouts_are_counted_as_they_end(
     await worker.end(done, alignment="forked", drift={"thinking_stripped": 2}, warnings=["zero_logprobs"])
     await worker.end(failed, status=RolloutStatus.FAILED, finish_reason=FinishReason.ERROR, failure=FAILURE)
     await worker.claim(running)
-    await store.workers.beat("w1", running=1, tokenizers={})
+    await beat(store, "w1", running=1, tokenizers={})
     await client.delete(f"/v1/rollouts/{queued}")
     series = await scrape(client)
     for series_of, value in {

@@ -13,7 +13,7 @@ import pytest
 from tests.support.api_requests import batch, v1_request
 from tests.support.forked_worker import forked
 from tests.support.inside_api import client_of, running_api
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.scripted_worker import OWNER, ScriptedWorker
 from tests.support.waiting import until
 

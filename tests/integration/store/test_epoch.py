@@ -6,7 +6,18 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.batches import announce, batch_of, claim, new_batch, result_of, status_of, submit, uids_of, view_of
+from tests.support.batches import (
+    announce,
+    batch_of,
+    beat,
+    claim,
+    new_batch,
+    result_of,
+    status_of,
+    submit,
+    uids_of,
+    view_of,
+)
 from tests.support.durable_redis import DurableRedis, durable_redis
 from tests.support.journals import observation_record, turn_record
 
@@ -31,7 +42,7 @@ async def store(server: DurableRedis) -> AsyncIterator[Store]:
 
 
 async def epoch_of(store: Store) -> int:
-    return (await store.workers.beat("anybody", running=0, tokenizers={}))[2]
+    return (await beat(store, "anybody", running=0, tokenizers={}))[2]
 
 
 async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
@@ -116,7 +127,7 @@ async def test_of_two_forgotten_claims_the_later_wins(server: DurableRedis, stor
     assert await store.rollouts.restore(second, [TURN], turns=1)
     assert await state_of(store, uid) == (RolloutStatus.RUNNING, 2)
     # Should the first run yet, it is told to stop.
-    assert (await store.workers.beat("w1", running=0, tokenizers={}))[1] == [first.token]
+    assert (await beat(store, "w1", running=0, tokenizers={}))[1] == [first.token]
     assert not await store.rollouts.restore(first, [], turns=0)
     await store.rollouts.finish(second, result_of(second))
 

@@ -16,7 +16,8 @@ import pytest
 import redis
 import redis.asyncio
 from tests.support.certificates import certificate
-from tests.support.redis_server import SERVER, free_port, start_redis
+from tests.support.ports import free_port
+from tests.support.redis_server import SERVER, start_redis
 from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import redis.asyncio
-from tests.support.batches import OWNER, announce, claim, declare_dead, submit
+from tests.support.batches import OWNER, announce, beat, claim, declare_dead, submit
 from tests.support.journals import turn_record
 from tests.support.waiting import until
 
@@ -22,7 +22,7 @@ async def test_a_worker_that_was_thought_dead_learns_it_and_stops_what_it_had(
     await declare_dead(store, "w")
     # Its ticket reaches the same process again before that has noticed anything.
     assert await store.rollouts.claim(uid, "w") == ClaimRefused("condemned")
-    answer = await store.workers.beat("w", running=1, tokenizers={})
+    answer = await beat(store, "w", running=1, tokenizers={})
     assert answer.condemned
     assert answer.stop == [old.token]
     assert (await claim(store, uid, "another")).token != old.token
@@ -39,12 +39,12 @@ async def test_a_condemned_worker_claims_nothing_any_more_under_its_name(
     assert await store.rollouts.claim(second, "w") == ClaimRefused("condemned")
     # Its ticket is used up; the rollout comes back by itself.
     assert await raw.zscore("rp:delayed", second) is not None
-    await store.workers.beat("w", running=0, tokenizers={}, lifeline=True)
+    await beat(store, "w", running=0, tokenizers={}, lifeline=True)
     assert await store.rollouts.claim(first, "w") == ClaimRefused("condemned")
     await announce(store, "w")
     assert await store.workers.known() == []
     assert await store.rollouts.claim(first, "w") == ClaimRefused("condemned")
-    assert (await store.workers.beat("w", running=0, tokenizers={}, lifeline=True)).condemned
+    assert (await beat(store, "w", running=0, tokenizers={}, lifeline=True)).condemned
     # It ends then, and the process in its place has an id of its own.
     await announce(store, "w.2")
     assert (await claim(store, second, "w.2")).attempt == 1

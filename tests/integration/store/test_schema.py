@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 import redis.asyncio
-from tests.support.batches import announce, submit
+from tests.support.batches import announce, beat, submit
 from tests.support.forked_worker import forked
 
 from rolloutpool_common.protocol.offers import spell
@@ -105,7 +105,7 @@ async def test_a_pool_that_was_emptied_while_it_runs_goes_on(
     store: Store, other: Store, raw: redis.asyncio.Redis
 ) -> None:
     """Its open connections write, and none of them says the version again; the next connection does."""
-    await store.workers.beat("w1", running=0, tokenizers={})
+    await beat(store, "w1", running=0, tokenizers={})
     await raw.flushall()
     await raw.script_flush()
     await store.workers.announce("w1", Announcement(host="h", pid=1, slots=1))

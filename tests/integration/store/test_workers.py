@@ -5,7 +5,7 @@ import time
 
 import pytest
 from redis.asyncio import Redis
-from tests.support.batches import claim, submit
+from tests.support.batches import beat, claim, submit
 
 from rolloutpool_common.protocol.tools import ToolDefinition, ToolFunction
 from rolloutpool_common.protocol.workers import WorkerState
@@ -35,7 +35,7 @@ async def test_what_is_announced_is_known_and_beats_update_it(store: Store) -> N
     assert info.tools == ["add"]
     assert info.alive
     assert 0 <= info.last_beat_age_s < 5
-    assert (await store.workers.beat("w", running=3, tokenizers={"t": {"sha": "x"}}))[:2] == (True, [])
+    assert (await beat(store, "w", running=3, tokenizers={"t": {"sha": "x"}}))[:2] == (True, [])
     (info,) = await store.workers.known()
     assert (info.running, info.tokenizers) == (3, {"t": {"sha": "x"}})
 
@@ -71,7 +71,7 @@ async def test_a_worker_that_is_busy_in_one_long_call_is_shown_as_stalled(
 
 
 async def test_a_beat_of_an_unknown_worker_says_so_and_shows_nobody(store: Store) -> None:
-    assert (await store.workers.beat("w", running=0, tokenizers={}))[:2] == (False, [])
+    assert (await beat(store, "w", running=0, tokenizers={}))[:2] == (False, [])
     assert await store.workers.known() == []
 
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_left_leaves_no_key(store: Store, raw: Redis) -> Non
 async def test_a_worker_names_its_parent_and_says_whether_its_lifeline_is_seen(store: Store, raw: Redis) -> None:
     await store.workers.announce("w", ABOUT, supervisor="s", lifeline=True)
     assert await raw.hmget("rp:worker:w", "host", "supervisor", "life") == ["node-1", "s", "1"]
-    await store.workers.beat("w", running=0, tokenizers={}, lifeline=False)
+    await beat(store, "w", running=0, tokenizers={}, lifeline=False)
     assert await raw.hmget("rp:worker:w", "supervisor", "life") == ["s", "0"]
 
 
@@ -93,7 +93,7 @@ async def test_the_order_to_stop_comes_with_the_next_beat(store: Store, other: S
     held = await claim(store, uid, "w")
     assert await store.workers.tokens("w") == {uid: held.token}
     await other.rollouts.cancel(uid)
-    assert (await store.workers.beat("w", running=1, tokenizers={}))[1] == [held.token]
+    assert (await beat(store, "w", running=1, tokenizers={}))[1] == [held.token]
     assert await store.workers.claims("w") == []
 
 

@@ -3,18 +3,19 @@
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 import redis
+from tests.support.ports import ask_for_any_of_one_port
 
 from rolloutpool_common.process.child import Role
 from rolloutpool_common.process.supervisor import Supervisor
 from rolloutpool_trainer.errors import ChildFailed, RedisMissing
 from rolloutpool_trainer.local import redis_server as embedded_redis
-from rolloutpool_trainer.local.ports import free_port
 from rolloutpool_trainer.local.redis_server import find_server, start_redis
 from rolloutpool_trainer.local.state import State
 
@@ -33,8 +34,13 @@ def state(tmp_path: Path) -> Iterator[State]:
         yield made
 
 
+def start(state: State, supervisor: Supervisor) -> str:
+    with ExitStack() as held:
+        return start_redis(state, supervisor, held)
+
+
 def test_it_is_durable_and_private(state: State, supervisor: Supervisor) -> None:
-    url = start_redis(state, supervisor)
+    url = start(state, supervisor)
     (child,) = supervisor.children(Role.REDIS)
     with redis.Redis.from_url(url) as client:
         settings = client.config_get("*")
@@ -57,43 +63,41 @@ def test_it_is_durable_and_private(state: State, supervisor: Supervisor) -> None
 
 
 def test_what_it_accepted_survives_kill_9_at_the_same_address(state: State, supervisor: Supervisor) -> None:
-    url = start_redis(state, supervisor)
+    url = start(state, supervisor)
     with redis.Redis.from_url(url) as client:
         client.set("accepted", "work")
     (child,) = supervisor.children(Role.REDIS)
     child.stop(signal.SIGKILL)
     assert child.join(20)
-    assert start_redis(state, supervisor) == url
+    assert start(state, supervisor) == url
     with redis.Redis.from_url(url) as client:
         assert client.get("accepted") == b"work"
 
 
 def test_a_port_that_was_taken_since_is_left_to_others(state: State, supervisor: Supervisor) -> None:
-    url = start_redis(state, supervisor)
+    url = start(state, supervisor)
     supervisor.stop()
     port = urlsplit(url).port
     with socket.create_server(("127.0.0.1", port or 0)):
-        again = urlsplit(start_redis(state, supervisor))
+        again = urlsplit(start(state, supervisor))
     assert again.port != port
     assert again.password == urlsplit(url).password
 
 
-def test_a_port_that_is_taken_during_the_start(
-    state: State, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        looks = iter([server.getsockname()[1]])
-        free = free_port
-        monkeypatch.setattr(embedded_redis, "free_port", lambda: next(looks, 0) or free())
-        url = start_redis(state, supervisor)
-    with redis.Redis.from_url(url) as client:
-        assert client.ping()
+def test_nobody_else_gets_its_port_while_it_is_started_again(state: State, supervisor: Supervisor) -> None:
+    with ExitStack() as held, socket.socket() as other:
+        port = urlsplit(start_redis(state, supervisor, held)).port
+        supervisor.stop()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ask_for_any_of_one_port(other, port or 0)
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", 0))
 
 
 def test_why_it_did_not_start_is_told(state: State, supervisor: Supervisor) -> None:
     (state.redis / "appendonly.aof").write_text("nonsense")
     with pytest.raises(ChildFailed, match=r"redis ended .* before it was ready(.|\n)*Bad file format"):
-        start_redis(state, supervisor)
+        start(state, supervisor)
 
 
 def test_the_server_on_path_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Scripts, call, hang, say, status
 from tests.support.waiting import until

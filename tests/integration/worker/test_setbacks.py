@@ -3,7 +3,7 @@
 import pytest
 from tests.support.batches import OWNER
 from tests.support.inside_worker import InsideWorker, inside_worker
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say
 

@@ -21,7 +21,6 @@ from rolloutpool_trainer.capabilities.harness.sync_batch import SyncHarnessBatch
 from rolloutpool_trainer.capabilities.runs.aio_client import AsyncRunsClient
 from rolloutpool_trainer.capabilities.runs.submitted import LimitedSubmit
 from rolloutpool_trainer.capabilities.runs.sync_client import SyncRunsClient
-from rolloutpool_trainer.capabilities.webhooks import shown as webhooks
 from rolloutpool_trainer.capabilities.webhooks.aio_batch import AsyncPushedBatch
 from rolloutpool_trainer.capabilities.webhooks.submitted import PushedSubmit
 from rolloutpool_trainer.capabilities.webhooks.sync_batch import SyncPushedBatch
@@ -88,9 +87,9 @@ DOCUMENTS = {
     "resume": "rolloutpool_common.capabilities.runs.wire:RunState",
 }
 """What they print with `--json`: by command, the place of its model."""
-COUNTS = {**webhooks.COUNTS}
+COUNTS = {"pushes": "delivery"}
 """What the state of a batch shows: by the word that stands there, the field of `BatchStatus`."""
-LETTERS = {**webhooks.LETTERS}
+LETTERS = {"push": "pushes"}
 """What is among the dead letters: by the word in front of a uid, the field of `DeadLetters`."""
 HOMES = {
     "SignatureInvalid": "rolloutpool_trainer.capabilities.webhooks.receiving",

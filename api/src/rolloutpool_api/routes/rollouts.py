@@ -22,6 +22,7 @@ from rolloutpool_api.services import ApiServices, ServicesDep
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.checks import check_rollout_id
 from rolloutpool_common.protocol.errors import V1ErrorBody
+from rolloutpool_common.protocol.history import RolloutHistory
 from rolloutpool_common.protocol.ids import has_form_of_our_ids
 from rolloutpool_common.protocol.rollouts import RolloutCancelled, RolloutView
 from rolloutpool_common.protocol.v1.request import RolloutRequest
@@ -71,6 +72,24 @@ async def run_rollout(request: RolloutRequest, services: ServicesDep, caller: Su
         fault = _fault("holds an integer beyond 64 bits; send it as a string", "body")
         raise RequestValidationError([fault]) from None
     return response
+
+
+# Before the next ones, which answer any path below a rollout.
+@router.get(
+    "/v1/rollouts/{uid}/history",
+    tags=["rollouts"],
+    summary="Claims and requeues of one rollout",
+    responses=errors(404),
+)
+async def rollout_history(
+    uid: Annotated[str, Path(description="Uid of a rollout")], services: ServicesDep, caller: Reader
+) -> RolloutHistory:
+    """Who had it and when, and why it was queued again. Also while it runs."""
+    found = await services.store.histories.read(uid, caller.sees)
+    if found is None:
+        raise unknown_rollout(uid)
+    await services.note_read(uid.rpartition("-")[0], caller.name)
+    return found
 
 
 # `:path`, because v1 allows any id, and a slash arrives here decoded.

@@ -42,11 +42,6 @@ def bind_log(**fields: object) -> None:
     _bound.set({**_bound.get(), **fields})
 
 
-def bound_fields() -> Mapping[str, object]:
-    """Returns what is bound here."""
-    return _bound.get()
-
-
 def configure_logs(level: str, form: LogFormat) -> None:
     """Send all logs of this process to standard error."""
     shared: list[structlog.typing.Processor] = [

@@ -24,7 +24,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from kombu.exceptions import KombuError, OperationalError
@@ -141,7 +142,7 @@ class Publisher:
 
     async def follow_offers(self) -> None:
         """Notes what the live workers offer, and empties the queues of offers that nobody has any more."""
-        for priority, offer in (await self._store.offers.look()).gone:
+        for priority, offer in await self._store.offers.look():
             await asyncio.to_thread(self._purge, queue_name(priority, offer))
 
     async def ask_preflight(self, request_id: str, urls: Sequence[str]) -> None:
@@ -194,7 +195,7 @@ class Publisher:
         with self._wire:
             try:
                 with self._celery.producer_pool.acquire(block=True) as producer, batched(producer, BATCH):
-                    for together in _by_queue(tickets):
+                    for together in _grouped(tickets, attrgetter("offer")):
                         for start in range(0, len(together), per_message):
                             self._send(producer, priority, together[start : start + per_message])
             except (OperationalError, KombuError, OSError) as error:
@@ -210,7 +211,7 @@ class Publisher:
             task_id=uid_of(tickets[0].batch_id, tickets[0].index),
             queue=_queue(priority, tickets[0].offer),
             producer=producer,
-            argsrepr=" ".join(map(_shown, _by_batch(tickets))),
+            argsrepr=" ".join(map(_shown, _grouped(tickets, attrgetter("batch_id")))),
             shadow=_name(tickets),
             kwargsrepr="",
             ignore_result=True,
@@ -234,13 +235,6 @@ def _queue(priority: Priority, offer: str) -> Any:
     return offer_queue(priority, offer) if offer else queue_name(priority)
 
 
-def _by_queue(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:
-    to: dict[str, list[Ticket]] = {}
-    for ticket in tickets:
-        to.setdefault(ticket.offer, []).append(ticket)
-    return to.values()
-
-
 def _name(tickets: Sequence[Ticket]) -> str | None:
     """The name under which Flower shows a message: its batch, so that a batch can be filtered; None is the task's own.
 
@@ -252,11 +246,11 @@ def _name(tickets: Sequence[Ticket]) -> str | None:
     return f"batch {batches.pop()}" if batches else None
 
 
-def _by_batch(tickets: Sequence[Ticket]) -> Iterable[list[Ticket]]:
-    of: dict[str, list[Ticket]] = {}
+def _grouped(tickets: Sequence[Ticket], by: Callable[[Ticket], str]) -> Iterable[list[Ticket]]:
+    groups: dict[str, list[Ticket]] = {}
     for ticket in tickets:
-        of.setdefault(ticket.batch_id, []).append(ticket)
-    return of.values()
+        groups.setdefault(by(ticket), []).append(ticket)
+    return groups.values()
 
 
 def _shown(tickets: list[Ticket]) -> str:

@@ -31,9 +31,6 @@ class TokenizerLoadError(TokenizerLoadFailed):
         self.name = name
         self.reason = reason
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.name, self.reason))
-
 
 class TokenizerNotAllowed(TokenizerLoadError):
     """The pool's settings do not allow this tokenizer."""

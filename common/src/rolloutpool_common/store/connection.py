@@ -50,6 +50,8 @@ from rolloutpool_common.store.subscription import Subscription
 
 _FILES = ScriptFiles.read(CAPABILITIES)
 _SOURCES = _FILES.sources()
+LONE_SECONDS = 2.0
+"""Without an answer for so long a script of a `LoneConnection` fails."""
 MOST_USING = 4096
 """Batches of which a connection remembers what they use; plain ones need not be remembered."""
 
@@ -218,17 +220,17 @@ class LoneConnection:
     connection was broken. Repeats and pools hide both.
     """
 
-    def __init__(self, url: str, *, seconds: float = 2.0) -> None:
-        """Prepares without connecting. Without an answer for so many `seconds` a script fails."""
+    def __init__(self, url: str) -> None:
+        """Prepares without connecting."""
         self.connects = 0
         """How often it has connected."""
         pool = BlockingConnectionPool.from_url(
             url,
             connection_class=_CLASSES[kind_of(url)],
             max_connections=1,
-            timeout=seconds,
-            socket_timeout=seconds,
-            socket_connect_timeout=seconds,
+            timeout=LONE_SECONDS,
+            socket_timeout=LONE_SECONDS,
+            socket_connect_timeout=LONE_SECONDS,
             retry=Retry(NoBackoff(), 0),
             redis_connect_func=self._greet,
         )

@@ -78,13 +78,6 @@ class OverQuota(StoreError):
         super().__init__(message)
         self.cause = cause
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_over_quota, (self.message, self.cause))
-
-
-def _rebuild_over_quota(message: str, cause: RefusalCause) -> OverQuota:
-    return OverQuota(message, cause=cause)
-
 
 class NoRoom(StoreError):
     """Redis has no room for the results of more rollouts."""
@@ -96,13 +89,6 @@ class IdempotencyKeyReused(StoreError):
     def __init__(self, message: str | None = None, *, batch_id: str = "") -> None:
         super().__init__(message)
         self.batch_id = batch_id
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_reused, (self.message, self.batch_id))
-
-
-def _rebuild_reused(message: str, batch_id: str) -> IdempotencyKeyReused:
-    return IdempotencyKeyReused(message, batch_id=batch_id)
 
 
 class BatchStillRunning(StoreError):

@@ -6,7 +6,6 @@ on their behalf; one that cannot be read offers nothing. They read no queue of t
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import orjson
 
@@ -22,15 +21,6 @@ from rolloutpool_common.store.errors import store_errors
 _log = logging.getLogger(__name__)
 
 
-class OffersLook(NamedTuple):
-    """Holds what a look at the workers has found."""
-
-    changed: bool
-    """Whether the offers are others than at the look before."""
-    gone: list[tuple[Priority, str]]
-    """Queues that nobody reads any more; their tickets are back in the outboxes, and the messages are left."""
-
-
 class Offers:
     """The offers in one store."""
 
@@ -38,21 +28,22 @@ class Offers:
         self._connection = connection
         self._redis = connection.redis
 
-    async def look(self) -> OffersLook:
-        """Notes what the live workers offer, and puts back the tickets of queues that nobody reads any more."""
+    async def look(self) -> list[tuple[Priority, str]]:
+        """Notes what the live workers offer, and puts back the tickets of queues that nobody reads any more.
+
+        Returns these queues, by class and offer: their messages are left.
+        """
         late_ms = int(LATE_SECONDS * 1000)
         answer = named(await self._connection.script("offers", late_ms))
         gone = answer["gone"]
-        changed = bool(answer["changed"])
         if answer["unread"]:
             read = [part for worker, about in answer["unread"] for part in (worker, _shown_offer(worker, about))]
             answer = named(await self._connection.script("offers", late_ms, *read))
-            changed = True
         if answer["risen"]:
             _log.warning(
                 "the last worker of an earlier release is gone: the data is of this release now, and only it reads it"
             )
-        return OffersLook(changed, [(Priority(priority.decode()), offer.decode()) for priority, offer in gone])
+        return [(Priority(priority.decode()), offer.decode()) for priority, offer in gone]
 
     async def queue_for(self, needs: Iterable[str]) -> str | None:
         """Finds the queue for a request that not every worker can carry out."""

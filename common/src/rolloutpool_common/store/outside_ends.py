@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from rolloutpool_common.composition import CAPABILITIES
+from rolloutpool_common.composition import from_options
 from rolloutpool_common.outcomes import Failure, FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.offers import needs_of
 from rolloutpool_common.protocol.result import RolloutResult, Spans
@@ -64,7 +64,7 @@ class OpenRollout:
             attempt=int(self.attempt or 0),
             worker=self.worker.decode() if self.worker is not None else None,
             spans=Spans(),
-            **{k: v for capability in CAPABILITIES for k, v in capability.from_options(self.fields).items()},
+            **from_options(self.fields),
         )
 
 

@@ -153,13 +153,6 @@ class Workers:
             pipe.xadd(keys.FINISHED, {"batch": keys.ENDS}, maxlen=10_000)
             await pipe.execute()
 
-    async def beat(self, worker_id: str, **told: Any) -> BeatAnswer:
-        """Tells Redis that the worker lives; the arguments are the fields of `Beat`.
-
-        A worker process beats over its lifeline instead (`lifeline.py`), which depends on nothing else in the process.
-        """
-        return BeatAnswer.parse(await self._connection.script("beat", *Beat(**told).arguments(worker_id)))
-
     async def leave(self, worker_id: str) -> None:
         """Forgets a worker that has given back all of its claims."""
         with store_errors():

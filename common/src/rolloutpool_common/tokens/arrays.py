@@ -60,18 +60,13 @@ def float_array(values: Sequence[float]) -> "array[float]":
         raise BadLogprob(f"A log-probability is not a number: {error}.") from None
 
 
-def pack(values: Numbers) -> str:
-    """Base64 of the little-endian values."""
-    return pack_bytes(_little(values).tobytes())
-
-
 def pack_bytes(data: bytes) -> str:
     """Base64 of values that `id_bytes` or `float_bytes` gave."""
     return b2a_base64(data, newline=False).decode("ascii")
 
 
 def unpack(text: str, into: Numbers) -> Numbers:
-    """Reads what `pack` wrote."""
+    """Reads what `pack_bytes` wrote."""
     try:
         into.frombytes(b64decode(text, validate=True))
     except ValueError as error:
@@ -80,7 +75,7 @@ def unpack(text: str, into: Numbers) -> Numbers:
 
 
 def unpack_all(texts: Iterable[str], into: Numbers) -> Numbers:
-    """Reads what `pack` wrote several times, one after the other; as `unpack`."""
+    """Reads what `pack_bytes` wrote several times, one after the other; as `unpack`."""
     try:
         into.frombytes(b"".join(map(a2b_base64, texts)))
     except ValueError as error:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from fakeredis import FakeAsyncRedis
+from tests.support.batches import beat
 
 from rolloutpool_common.store import Store, doubts, keys
 
@@ -24,9 +25,9 @@ async def test_a_doubt_keeps_its_finder_and_the_earliest_time(store: Store, othe
 
 
 async def test_the_answer_to_a_beat_says_how_many_there_are(store: Store) -> None:
-    assert (await store.workers.beat("w1", running=0, tokenizers={})).doubts == 0
+    assert (await beat(store, "w1", running=0, tokenizers={})).doubts == 0
     await store.doubts.add("w1", {"t.1": 1.0, "t.2": 1.0})
-    assert (await store.workers.beat("w1", running=0, tokenizers={})).doubts == 2
+    assert (await beat(store, "w1", running=0, tokenizers={})).doubts == 2
 
 
 async def test_no_more_are_kept_than_the_limit(store: Store) -> None:

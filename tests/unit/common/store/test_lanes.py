@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeRedis, FakeServer
-from tests.support.batches import OWNER, announce, claim, new_batch, status_of, submit, view_of
+from tests.support.batches import OWNER, announce, beat, claim, new_batch, status_of, submit, view_of
 from tests.support.places import places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -92,7 +92,7 @@ async def test_what_nobody_has_waits_and_holds_up_nobody(store: Store, redis: Fa
     assert await reserve(store) == []
     # Somebody comes who has it.
     await announce(store, "maze", environments=["maze"])
-    assert (await store.offers.look()).changed
+    await store.offers.look()
     assert shown(await reserve(store)) == [(n, MAZE_OFFER) for n in range(PER_WORKER)]
 
 
@@ -135,16 +135,15 @@ async def test_tickets_of_an_offer_whose_last_worker_is_gone_go_back_at_once(sto
     uids = await submit(store, 3, shared=MAZE)
     assert len(await reserve(store)) == 3
     await claim(store, uids[0], "maze0")
-    await store.workers.beat("maze0", running=1, tokenizers={}, draining=True)
-    look = await store.offers.look()
-    assert look.gone == [(Priority.DEFAULT, MAZE_OFFER)]
+    await beat(store, "maze0", running=1, tokenizers={}, draining=True)
+    assert await store.offers.look() == [(Priority.DEFAULT, MAZE_OFFER)]
     assert where(redis, uids[1:]) == [Place.OUTBOX] * 2
     assert where(redis, uids[:1]) == [Place.RUNNING]
     assert await reserve(store) == []
     assert where(redis, uids[1:]) == [LANE] * 2
     # Once more, because the process may have died before it emptied the queue; then no more.
-    assert (await store.offers.look()).gone == [(Priority.DEFAULT, MAZE_OFFER)]
-    assert (await store.offers.look()).gone == []
+    assert await store.offers.look() == [(Priority.DEFAULT, MAZE_OFFER)]
+    assert await store.offers.look() == []
 
 
 @pytest.mark.parametrize("arrivals", [1, 2])
@@ -238,7 +237,7 @@ async def test_the_state_says_what_no_live_worker_has(store: Store) -> None:
 async def test_the_slots_of_those_that_are_not_suited_do_not_count(store: Store) -> None:
     await workers(store)
     (uid,) = await submit(store, 1, shared=MAZE)
-    await store.workers.beat("maze0", running=1, tokenizers={})
+    await beat(store, "maze0", running=1, tokenizers={})
     view = await view_of(store, uid)
     assert view.waiting is not None
     assert view.waiting.message == "all 1 slots of 1 suited workers are taken"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
-from tests.support.batches import OWNER, claim, submit
+from tests.support.batches import OWNER, beat, claim, submit
 
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.store import Store, pool_waits
@@ -47,7 +47,7 @@ async def test_without_workers_all_of_it_waits_for_one(store: Store) -> None:
 async def test_workers_that_shut_down_take_nothing(store: Store) -> None:
     uid = (await submit(store))[0]
     await announce(store, "w")
-    await store.workers.beat("w", running=2, tokenizers={}, draining=True)
+    await beat(store, "w", running=2, tokenizers={}, draining=True)
     ((waits_for, message, _),) = await waits(store, uid)
     assert waits_for is WaitsFor.WORKER
     assert message.startswith("all workers shut down")
@@ -56,14 +56,14 @@ async def test_workers_that_shut_down_take_nothing(store: Store) -> None:
 async def test_a_tokenizer_that_no_worker_has_begun_to_load_waits_for_a_place(store: Store) -> None:
     uid = (await submit(store, shared={"tokenizer_name": TOKENIZER}))[0]
     await announce(store, "w")
-    await store.workers.beat("w", running=0, tokenizers={}, loading=["slow"], unloaded=["another"])
+    await beat(store, "w", running=0, tokenizers={}, loading=["slow"], unloaded=["another"])
     assert await waits(store, uid) == []
-    await store.workers.beat("w", running=0, tokenizers={}, loading=["slow"], unloaded=["another", TOKENIZER])
+    await beat(store, "w", running=0, tokenizers={}, loading=["slow"], unloaded=["another", TOKENIZER])
     said = f"{TOKENIZER} waits for a place to be loaded: others are loaded before"
     assert await waits(store, uid) == [(WaitsFor.TOKENIZER, said, 1)]
     # As soon as one of them loads it, this is what it waits for.
     await announce(store, "beside")
-    await store.workers.beat("beside", running=0, tokenizers={}, loading=[TOKENIZER])
+    await beat(store, "beside", running=0, tokenizers={}, loading=[TOKENIZER])
     assert await waits(store, uid) == [(WaitsFor.TOKENIZER, f"1 of 2 workers load {TOKENIZER}", 1)]
 
 
@@ -71,9 +71,9 @@ async def test_slots_that_are_all_taken_are_counted(store: Store) -> None:
     uid = (await submit(store))[0]
     for name in ("w", "beside"):
         await announce(store, name)
-        await store.workers.beat(name, running=2, tokenizers={})
+        await beat(store, name, running=2, tokenizers={})
     assert await waits(store, uid) == [(WaitsFor.SLOT, "all 4 slots of 2 workers are taken", 1)]
-    await store.workers.beat("w", running=1, tokenizers={})
+    await beat(store, "w", running=1, tokenizers={})
     assert await waits(store, uid) == []
 
 

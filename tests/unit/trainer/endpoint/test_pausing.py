@@ -54,7 +54,7 @@ def test_a_pause_waits_for_what_is_sampled_and_holds_what_comes(tokenizer: ChatT
             app.pause(timeout=0.05)
         pausing = threading.Thread(target=app.pause)
         pausing.start()
-        while not app._gate.closed:
+        while not app._gate._closed:
             time.sleep(0.001)
         second = turn("second")
         assert not policy.started.acquire(timeout=0.2), "a turn was sampled in spite of the pause"

@@ -1,16 +1,13 @@
 """Ports that are free, taken, and named."""
 
 import socket
-import struct
 from contextlib import ExitStack
 
 import pytest
+from tests.support.ports import ask_for_any_of_one_port, free_port
 
 from rolloutpool_trainer.errors import PortTaken
-from rolloutpool_trainer.local.ports import check_port, free_port, hold_port, is_free
-
-IP_LOCAL_PORT_RANGE = 51
-"""Python's socket has no name for it yet."""
+from rolloutpool_trainer.local.ports import check_port, hold_port, is_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -33,10 +30,7 @@ def test_a_held_port_is_for_its_server_alone() -> None:
         port = hold_port("127.0.0.1", held)
         # Ask for any port where only this one is left.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            other.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("=HH", port, port))
-        except OSError:
-            pytest.skip("this kernel is older than 6.3")
+        ask_for_any_of_one_port(other, port)
         with pytest.raises(OSError, match="Address already in use"):
             other.bind(("127.0.0.1", 0))
         with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(("127.0.0.1", port)):

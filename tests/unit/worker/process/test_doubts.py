@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
+from tests.support.batches import beat
 from tests.support.fake_store import fake_store
 from tests.support.inside_worker import inside_worker
 from tests.support.scripted_trainer import scripted_trainer
@@ -73,7 +74,7 @@ class OneWorker:
 
     async def beat(self, epoch: int = 1) -> None:
         """Does what follows a beat."""
-        answer = await self.store.workers.beat("w", running=0, tokenizers={})
+        answer = await beat(self.store, "w", running=0, tokenizers={})
         await self.shared.share(epoch, answer.doubts)
 
     def deltas(self, n: int) -> list[Delta]:

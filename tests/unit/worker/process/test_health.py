@@ -4,7 +4,7 @@ import socket
 from typing import Any
 
 import pytest
-from tests.support.batches import announce
+from tests.support.batches import announce, beat
 from tests.support.scripted_worker import ScriptedWorker
 
 from rolloutpool_common.store import Store, StoreUnavailable
@@ -23,7 +23,7 @@ async def test_a_worker_that_beats_is_healthy(fake_redis: str, store: Store) -> 
 
 async def test_one_that_drains_or_is_late_is_not_unless_another_one_works(fake_redis: str, store: Store) -> None:
     await ScriptedWorker(store).announce()
-    await store.workers.beat("w1", running=0, tokenizers={}, draining=True)
+    await beat(store, "w1", running=0, tokenizers={}, draining=True)
     assert await find_fault(fake_redis, "testhost") == "worker w1 drains"
     await store.workers._redis.zadd("rp:workers", {"w1": 1})
     await store.workers._redis.hset("rp:worker:w1", "draining", 0)

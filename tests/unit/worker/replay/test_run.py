@@ -24,7 +24,7 @@ from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.testing import TINY_TOKENIZER
-from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_common.tokens.arrays import id_bytes, pack_bytes, unpack
 from rolloutpool_common.tokens.entries import SampledEntry
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
@@ -141,7 +141,7 @@ def with_other_id(result: RolloutResult) -> list[JournalRecord]:
     sampled = next(entry for entry in first.entries if isinstance(entry, SampledEntry))
     ids = unpack(sampled.ids, array("I"))
     ids[3] = 40
-    changed = replace(sampled, ids=pack(ids))
+    changed = replace(sampled, ids=pack_bytes(id_bytes(ids)))
     return [replace(first, entries=tuple(changed if e is sampled else e for e in first.entries)), *others]
 
 

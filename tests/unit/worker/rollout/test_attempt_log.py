@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.batches import claim, result_of, submit
 
-from rolloutpool_common.process.logs import bound_fields
+from rolloutpool_common.process import logs
 from rolloutpool_common.process.metrics import take_rows
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.result import Spans
@@ -27,7 +27,7 @@ async def test_lines_have_names_and_fields(store: Store, caplog: pytest.LogCaptu
         log_end(result_of(held))
         log_requeue(Decision(Action.REQUEUE, TicketOutcome.STOPPED, delay_s=2.0), "worker_fault: lost")
         log_requeue(Decision(Action.DEFER, TicketOutcome.STOPPED, delay_s=10.0), "closed")
-        bound.update(bound_fields())
+        bound.update(logs._bound.get())
 
     with caplog.at_level(logging.INFO):
         contextvars.copy_context().run(attempt)

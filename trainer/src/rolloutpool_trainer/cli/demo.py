@@ -81,14 +81,14 @@ def demo(
 
 
 def _port(wanted: int, what: str) -> int:
+    """Returns the port if it is free, and else 0, by which a server takes any that is."""
     from rolloutpool_trainer.cli import console
-    from rolloutpool_trainer.local.ports import free_port, is_free
+    from rolloutpool_trainer.local.ports import is_free
 
     if is_free(wanted):
         return wanted
-    port = free_port()
-    console.note(f"port {wanted} is taken; the {what} takes {port}")
-    return port
+    console.note(f"port {wanted} is taken; the {what} takes another one")
+    return 0
 
 
 def _load() -> "ChatTokenizer":

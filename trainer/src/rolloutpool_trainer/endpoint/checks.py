@@ -4,27 +4,13 @@ The endpoint and the pool keep two independent ledgers of the same rollout. If t
 the rollout must not be trained on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import Protocol
 
-from rolloutpool_common.protocol.result import RolloutResult
-
-
-class TokenSample(Protocol):
-    """One training sample, of the pool or of the trainer."""
-
-    @property
-    def prompt_ids(self) -> Sequence[int]: ...
-    @property
-    def response_ids(self) -> Sequence[int]: ...
-    @property
-    def response_mask(self) -> Sequence[int]: ...
-    @property
-    def response_logprobs(self) -> Sequence[float]: ...
+from rolloutpool_common.protocol.result import RolloutResult, Sample
 
 
-def check_masks(result: RolloutResult, own: Iterable[TokenSample]) -> tuple[int, int]:
+def check_masks(result: RolloutResult, own: Iterable[Sample]) -> tuple[int, int]:
     """Compares a result with the samples of the trainer's session of the same rollout.
 
     Args:
@@ -42,7 +28,7 @@ def check_masks(result: RolloutResult, own: Iterable[TokenSample]) -> tuple[int,
     return compared, differing
 
 
-def _tokens(sample: TokenSample | None) -> Iterator[tuple[int, int, float]]:
+def _tokens(sample: Sample | None) -> Iterator[tuple[int, int, float]]:
     if sample is not None:
         yield from ((token, 0, 0.0) for token in sample.prompt_ids)
         # Lists of unequal length are a difference to count, so they must not raise an error here.

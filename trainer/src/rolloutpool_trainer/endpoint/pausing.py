@@ -26,11 +26,6 @@ class SamplingGate:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where turns are sampled; known since the first one."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether turns have to wait."""
-        return self._closed
-
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
         """Waits until the gate is open, and counts a turn as being sampled until the block ends."""

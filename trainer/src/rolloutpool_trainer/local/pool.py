@@ -182,7 +182,7 @@ class LocalPool:
         try:
             self._take_ports()
             if self._given_redis_url is None:
-                self._redis_url = start_redis(self._state, self._supervisor)
+                self._redis_url = start_redis(self._state, self._supervisor, self._held_ports)
             self._start_obituaries()
             api = self._start("api", Role.API, "rolloutpool_api", self._api_env())
             started = [self._start_worker() for _ in range(self._workers)]

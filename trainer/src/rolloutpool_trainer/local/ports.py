@@ -25,15 +25,6 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         return True
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """Returns a port on which no process listens now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def hold_port(host: str, held: ExitStack) -> int:
     """Takes a free port for a server that starts now or again: nobody else gets it until `held` is closed.
 

@@ -9,16 +9,16 @@ import importlib.util
 import secrets
 import shutil
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from rolloutpool_common.process.child import ChildSpec, Role
 from rolloutpool_common.process.supervisor import Supervisor
-from rolloutpool_trainer.errors import ChildFailed, RedisMissing
-from rolloutpool_trainer.local.ports import free_port, is_free
+from rolloutpool_trainer.errors import RedisMissing
+from rolloutpool_trainer.local.ports import hold_port, is_free
 from rolloutpool_trainer.local.state import State
 
-START_ATTEMPTS = 3
 READY_SECONDS = 120.0
 """At the start Redis loads its data, which takes some seconds per gigabyte."""
 
@@ -36,30 +36,13 @@ def find_server() -> str:
     return found
 
 
-def start_redis(state: State, supervisor: Supervisor) -> str:
+def start_redis(state: State, supervisor: Supervisor, held: ExitStack) -> str:
     """Starts the server, waits until it answers, and returns its URL, with the password.
 
-    Raises `RedisMissing`, or `ChildFailed` with the end of its log.
+    A new port is its own until `held` is closed. Raises `RedisMissing`, or `ChildFailed` with the end of its log.
     """
     server = find_server()
-    for attempt in range(1, START_ATTEMPTS + 1):
-        port, password = _address(state)
-        try:
-            _start_once(server, port, password, state, supervisor)
-        except ChildFailed:
-            # Another process may have taken the port after we looked. If it is free, another port would not help:
-            # the start failed for another reason.
-            if attempt == START_ATTEMPTS or is_free(port):
-                raise
-        else:
-            break
-    url = f"redis://:{password}@127.0.0.1:{port}/0"
-    # Only now that it answers: workers that are added by hand read this file.
-    state.write(state.redis_url, url)
-    return url
-
-
-def _start_once(server: str, port: int, password: str, state: State, supervisor: Supervisor) -> None:
+    port, password = _address(state, held)
     config = state.path / "redis.conf"
     state.write(config, _config(port, password, state.redis))
     child = supervisor.start(
@@ -73,9 +56,13 @@ def _start_once(server: str, port: int, password: str, state: State, supervisor:
         )
     )
     supervisor.wait_ready([child], lambda: _answers(port, password), READY_SECONDS)
+    url = f"redis://:{password}@127.0.0.1:{port}/0"
+    # Only now that it answers: workers that are added by hand read this file.
+    state.write(state.redis_url, url)
+    return url
 
 
-def _address(state: State) -> tuple[int, str]:
+def _address(state: State, held: ExitStack) -> tuple[int, str]:
     """Returns port and password: those of the last run on this state, but another port if that one is taken."""
     try:
         last = urlsplit(state.redis_url.read_text().strip())
@@ -83,7 +70,7 @@ def _address(state: State) -> tuple[int, str]:
     except (FileNotFoundError, ValueError):
         port, password = None, None
     if port is None or not is_free(port):
-        port = free_port()
+        port = hold_port("127.0.0.1", held)
     return port, password or secrets.token_hex(24)
 
 

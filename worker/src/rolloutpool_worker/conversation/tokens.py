@@ -15,11 +15,11 @@ from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
 from rolloutpool_common.rendering import SAMPLED_TAIL, WRITTEN_BY_OTHERS, ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.rendering.doubts import Use
+from rolloutpool_common.rendering.shown_tools import find_shown_tools
 from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.errors import LedgerOrder
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import mask_plan as masks
-from rolloutpool_worker.conversation.compared_tools import compare_tools
 from rolloutpool_worker.conversation.echo import AskedTurn, EchoVerifier, VerifiedEcho, proved
 from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP, change_off_loop, off_loop, rendering_size
@@ -191,7 +191,9 @@ class TokenTrack:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         if self._compares_tools and echo is not None and len(echo) <= MOST_COMPARED:
-            self._wrong_tools = await off_loop(len(echo), compare_tools, self._spec, self._tokenizer, self._tools, echo)
+            self._wrong_tools = await off_loop(
+                len(echo), _compare_tools, self._spec, self._tokenizer, self._tools, echo
+            )
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_first(messages) if echo is None else echo)
         self._remember(reply)
@@ -354,3 +356,16 @@ class TokenTrack:
             )
         except TemplateRefused as refused:
             raise TemplateUnusable(f"{what}: {refused.message}") from None
+
+
+def _compare_tools(
+    spec: RolloutSpec, tokenizer: ChatTokenizer, tools: list[dict[str, Any]], prompt_ids: Sequence[int]
+) -> tuple[str, ...]:
+    """Names the tools that the prompt shows and the batch does not allow, and the other way round, as warnings."""
+    shown = find_shown_tools(tokenizer, prompt_ids, tools, spec.template_kwargs)
+    allowed = shown.keys() if spec.tools is None else set(spec.tools)
+    # Without a list of its own a batch allows all tools, also one whose task needs none of them.
+    if spec.tools is None and not any(shown.values()):
+        return ()
+    wrong = [name for name, is_shown in shown.items() if is_shown != (name in allowed)]
+    return tuple(f"{'tool_not_allowed' if shown[name] else 'tool_not_shown'}:{name}" for name in wrong)

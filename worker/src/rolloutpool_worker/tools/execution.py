@@ -172,11 +172,10 @@ class ToolRunner:
         return answer, time.perf_counter() - start
 
     async def _answer(self, call: ToolCall, tool: Tool | None, context: ToolContext) -> ToolAnswer:
-        try:
-            arguments, fault = await self._checked(call, tool)
-        except _SchemaBroken as broken:
+        arguments, fault = await self._checked(call, tool)
+        if isinstance(fault, PluginError):
             told = f"Error: Invalid arguments for {call.function.name}: the tool's own schema is broken"
-            return ToolAnswer(told, error=broken.raised.type, raised=broken.raised)
+            return ToolAnswer(told, error=fault.type, raised=fault)
         if tool is None or fault is not None:
             return ToolAnswer(cut_result(fault or "", self._limits.result).text)
         limits = self._limits
@@ -203,8 +202,11 @@ class ToolRunner:
             limit.close()
         return ToolAnswer(*cut_result(text, limits.result))
 
-    async def _checked(self, call: ToolCall, tool: Tool | None) -> tuple[Any, str | None]:
-        """Returns a call's arguments, and what the policy reads if there is something wrong with the call."""
+    async def _checked(self, call: ToolCall, tool: Tool | None) -> tuple[Any, str | PluginError | None]:
+        """Returns a call's arguments, and what the policy reads if there is something wrong with the call.
+
+        A tool's own schema may be wrong instead, so that no call can be checked. Then its error is returned.
+        """
         name, arguments = call.function.name, call.function.arguments
         size = len(arguments) if isinstance(arguments, str) else size_of(arguments, at_most=self._limits.arguments)
         if size > self._limits.arguments:
@@ -225,15 +227,9 @@ class ToolRunner:
         # Checking large ones can take seconds.
         in_thread = size > PARSED_ON_LOOP
         fault = await asyncio.to_thread(_schema_fault, tool, arguments) if in_thread else _schema_fault(tool, arguments)
-        return arguments, f"Error: Invalid arguments for {name}: {shorten_fault(fault)}" if fault else None
-
-
-class _SchemaBroken(Exception):
-    """A tool's own schema is not valid, so no call can be checked. That is the tool's error, and not the policy's."""
-
-    def __init__(self, raised: PluginError) -> None:
-        super().__init__(str(raised))
-        self.raised = raised
+        if isinstance(fault, str):
+            fault = f"Error: Invalid arguments for {name}: {shorten_fault(fault)}"
+        return arguments, fault
 
 
 class _TimeLimit:
@@ -284,7 +280,7 @@ def _failed(raised: PluginError) -> ToolAnswer:
     return ToolAnswer(FAILED, error=raised.type, raised=raised)
 
 
-def _schema_fault(tool: Tool, arguments: Any) -> str | None:
+def _schema_fault(tool: Tool, arguments: Any) -> str | PluginError | None:
     try:
         error = next(iter(tool.validator.iter_errors(arguments)), None)
     except RecursionError:
@@ -294,7 +290,7 @@ def _schema_fault(tool: Tool, arguments: Any) -> str | None:
         return "a number is too large"
     except Exception as broken:
         # The schema is a plug-in's; on a broken one jsonschema raises errors of many kinds.
-        raise _SchemaBroken(PluginError.of(broken)) from None
+        return PluginError.of(broken)
     if error is None:
         return None
     where = ".".join(str(part) for part in error.absolute_path)

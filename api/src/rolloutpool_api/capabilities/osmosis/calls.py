@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import orjson
@@ -24,11 +25,11 @@ from pydantic import ValidationError
 
 from rolloutpool_api.access import Principal
 from rolloutpool_api.body import off_loop
-from rolloutpool_api.capabilities.osmosis.plan import osmosis_key, plan_osmosis
 from rolloutpool_api.errors import Conflict, Forbidden, KeyRequired, ResourceUnknown
 from rolloutpool_api.other_wire import OtherWire
 from rolloutpool_api.restrictions import Restrictions
 from rolloutpool_api.services import ApiServices
+from rolloutpool_api.submission import batch_of_one
 from rolloutpool_common.capabilities.osmosis.leases import LeaseLook, LeaseOutcome, PollingLeases, new_lease
 from rolloutpool_common.capabilities.osmosis.request import (
     MARKS,
@@ -39,7 +40,9 @@ from rolloutpool_common.capabilities.osmosis.request import (
     wire_of,
 )
 from rolloutpool_common.capabilities.osmosis.response import (
+    LABEL,
     LEASE_SECONDS,
+    UNGRADED,
     WAIT_SECONDS,
     OsmosisAccepted,
     OsmosisCancelled,
@@ -49,6 +52,8 @@ from rolloutpool_common.capabilities.osmosis.response import (
     running_result,
     to_osmosis,
 )
+from rolloutpool_common.capabilities.osmosis.stored import NewLease, StoredOsmosis
+from rolloutpool_common.composition import OsmosisOptionsFields, asks_of
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.offers import missing, needs_of, shown
 from rolloutpool_common.security.api_keys import GUEST, KeyScope
@@ -58,6 +63,8 @@ from rolloutpool_common.store.announcements import offer_of
 _log = structlog.stdlib.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
+LONGEST_DEADLINE = 604_800.0
+"""Seconds; the batch API refuses a longer one."""
 HEALTH_SECONDS = 2.0
 """For Redis, when a controller asks for its health: the SDK's client waits 5 s for the whole answer."""
 _DISPOSITIONS = {
@@ -116,7 +123,7 @@ class OsmosisWire(OtherWire):
             raise RequestValidationError([_fault(text, "body", field) for field, text in faults])
         token, lease = new_lease(LEASE_SECONDS)
         try:
-            new = plan_osmosis(request, owner=caller.name, lease=lease)
+            new = _plan(request, owner=caller.name, lease=lease)
         except TypeError:
             raise RequestValidationError(
                 [_fault("holds an integer beyond 64 bits; send it as a string", "body")]
@@ -186,7 +193,7 @@ async def cancel(services: ApiServices, request: OsmosisCancel, owner: str) -> O
 
 
 async def _look(services: ApiServices, owner: str, rollout_id: str, token: str) -> LeaseLook:
-    look = await PollingLeases(services.store).look(owner, osmosis_key(rollout_id), token)
+    look = await PollingLeases(services.store).look(owner, _key(rollout_id), token)
     if look.outcome is LeaseOutcome.UNKNOWN:
         raise ResourceUnknown("unknown rollout_id")
     if look.outcome is LeaseOutcome.REFUSED:
@@ -236,3 +243,35 @@ async def _lacking(services: ApiServices, new: NewBatch) -> str:
 
 def _fault(text: str, *at: str) -> dict[str, Any]:
     return {"type": "value_error", "loc": at, "msg": f"Value error, {text}", "input": {}}
+
+
+def _plan(request: OsmosisRequest, *, owner: str, lease: NewLease) -> NewBatch:
+    """Makes a batch of one from the Osmosis wire's request."""
+    labels = {} if request.label is None else {LABEL: request.label}
+    spec = {
+        "rollout_id": request.rollout_id,
+        "server_url": request.chat_completions_url,
+        "messages": [message.wire() for message in request.initial_messages],
+        "metadata": request.metadata or {},
+        "callback_api_key": request.llm_api_key,
+        "labels": labels if request.grade else {**labels, UNGRADED: "false"},
+        "sampling_params": {},
+        "messages_only": True,
+        # No ids, so no tokenizer, and nothing to train.
+        "tokenizer_name": "",
+        "allow_untrained": True,
+        # The wire says nothing of a turn that is asked twice, and OpenAI's own client repeats calls as well.
+        "idempotent": True,
+        **request.options.model_dump(mode="json", exclude=set(OsmosisOptionsFields.model_fields)),
+        **request.rewarded(),
+    }
+    timeout_s = request.agent_timeout_sec
+    # A time that has passed already is a deadline too.
+    deadline_s = None if timeout_s is None else min(max(timeout_s, 0.001), LONGEST_DEADLINE)
+    new = batch_of_one(spec, owner=owner, key=_key(request.rollout_id), deadline_s=deadline_s)
+    return replace(new, asks={**asks_of(None, [spec]), StoredOsmosis.name: lease})
+
+
+def _key(rollout_id: str) -> str:
+    """Makes the key under which the store remembers a rollout of the Osmosis wire."""
+    return f"osmosis/{rollout_id}"

@@ -3,8 +3,7 @@
 from fastapi import APIRouter
 
 from rolloutpool_api.access import Submitter
-from rolloutpool_api.errors import ResourceUnknown
-from rolloutpool_api.routes.batches import BatchId
+from rolloutpool_api.routes.batches import BatchId, unknown_batch
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.services import ServicesDep
 from rolloutpool_common.capabilities.webhooks.pushes import Pushes
@@ -22,5 +21,5 @@ async def retry_pushes(batch_id: BatchId, services: ServicesDep, caller: Submitt
     """Makes results due that wait for their webhook, and those whose push was given up."""
     total = await services.store.batches.total(batch_id, caller.sees)
     if total is None:
-        raise ResourceUnknown(f"batch {batch_id!r} is unknown, or its data was deleted")
+        raise unknown_batch(batch_id)
     return PushesRetried(batch_id=batch_id, due=await Pushes(services.store).retry(batch_id, total))

@@ -1,4 +1,1 @@
-"""A rollout goes on from one of its turns, several times: `wire` asks for that, `origin` says where a fork began.
-
-`stored` is the capability, as the store sees it.
-"""
+"""A rollout goes on from one of its turns, several times: `wire` asks for that, `origin` says where a fork began."""

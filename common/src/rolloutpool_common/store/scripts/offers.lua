@@ -2,8 +2,8 @@
 -- ARGV: ms without a beat after which no worker is counted on, then worker, offer, ...: of those that have announced
 -- themselves without saying what they offer, what their announcement shows.
 -- Answer: unread (a list of {worker, announcement} of such workers, of whom nothing is noted yet), gone (a list of
--- {priority, offer}: nobody takes messages from this queue any more), changed (1: another set of offers than before), risen
--- (1: the data is of this release's schema from now on).
+-- {priority, offer}: nobody takes messages from this queue any more), risen (1: the data is of this release's schema from now
+-- on).
 --
 -- 1. `offers` has for each offer `{workers that beat} {1, or 0: they take no messages from a queue of their own} {offer}`.
 -- 2. Workers that shut down, that were declared dead, and isolated ones do not count.
@@ -46,22 +46,16 @@ elseif redis.call('DEL', P .. 'older') == 1 then
   redis.call('SET', P .. 'schema', 3)
   risen = 1
 end
-local changed = redis.call('HSETNX', P .. 'offers', 'read', '') == 1
+redis.call('HSETNX', P .. 'offers', 'read', '')
 local noted = redis.call('HGETALL', P .. 'offers')
 local before = {}
 for i = 1, #noted, 2 do
   before[noted[i]] = noted[i + 1]
-  if noted[i] ~= 'read' and not read[noted[i]] then
-    redis.call('HDEL', P .. 'offers', noted[i])
-    changed = true
-  end
+  if noted[i] ~= 'read' and not read[noted[i]] then redis.call('HDEL', P .. 'offers', noted[i]) end
 end
 for digest, one in pairs(read) do
   local text = str(one.workers) .. ' ' .. one.routes .. ' ' .. one.offer
-  if before[digest] ~= text then
-    redis.call('HSET', P .. 'offers', digest, text)
-    changed = true
-  end
+  if before[digest] ~= text then redis.call('HSET', P .. 'offers', digest, text) end
 end
 
 -- 4. Strike off what was claimed, and empty the queues that nobody reads.
@@ -85,4 +79,4 @@ for _, route in ipairs(redis.call('SMEMBERS', P .. 'routes')) do
     if was_empty then redis.call('SREM', P .. 'routes', route) end
   end
 end
-return { 'unread', unread, 'gone', gone, 'changed', changed and 1 or 0, 'risen', risen }
+return { 'unread', unread, 'gone', gone, 'risen', risen }

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 from tests.integration.store.test_retention import check_nothing_is_left, run_some_batches
-from tests.support.batches import OWNER, batch_of, claim, finish, result_of, status_of, submit, uids_of
+from tests.support.batches import OWNER, batch_of, beat, claim, finish, result_of, status_of, submit, uids_of
 from tests.support.pushes import due_push
 from tests.support.served_clock import ServedClock
 from tests.unit.common.store.test_leases import LEASE, leased, left_s
@@ -205,7 +205,7 @@ async def test_a_worker_is_told_to_stop_and_only_other_ends_lose_their_push(stor
     held = await claim(store, running)
     assert await store.batches.cancel(batch_of(done)) == 2
     assert {push.uid for push in await Pushes(store).take(10, lease_s=10)} == {running, waiting}
-    assert (await store.workers.beat("w1", running=1, tokenizers={}))[1] == [held.token]
+    assert (await beat(store, "w1", running=1, tokenizers={}))[1] == [held.token]
     assert await delivery_counts(store, done) == {"pending": 2, "stopped": 1}
 
 

@@ -27,7 +27,7 @@ from rolloutpool_common.protocol.kept_journal import read_journal
 from rolloutpool_common.protocol.replay import ReplayRecord
 from rolloutpool_common.protocol.result import Alignment, RolloutResult, encode_result
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
-from rolloutpool_common.tokens.arrays import pack, unpack
+from rolloutpool_common.tokens.arrays import id_bytes, pack_bytes, unpack
 from rolloutpool_worker.capabilities.forks.trunks import read_trunk
 from rolloutpool_worker.rollout import record
 
@@ -250,7 +250,7 @@ async def test_an_engine_s_fork_is_refused_where_its_prompt_is_another(
         seed, *later = first.entries
         ids = unpack(seed.ids, array("I"))
         ids[0] ^= 1
-        first = replace(first, entries=(replace(seed, ids=pack(ids)), *later))
+        first = replace(first, entries=(replace(seed, ids=pack_bytes(id_bytes(ids))), *later))
         for turn in (1, 2):
             other = kept_again(parent, parent, [first, *others])
             (child,) = await fork(worker, other, turn, server_url=engine.url)

@@ -199,7 +199,6 @@ def _seen(line: TalkLine) -> Mapping[str, Any]:
         "real": line.real,
         "first": line.first,
         "parent": parent,
-        "shared": line.shared,
         "calls": line.calls,
         "shapes": line.shapes,
         "replies": line.replies,

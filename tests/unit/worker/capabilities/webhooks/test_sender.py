@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, finish, submit
+from tests.support.batches import OWNER, beat, finish, submit
 from tests.support.pushes import settled
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import Step, close, hang, status
@@ -213,7 +213,7 @@ async def test_nothing_is_asked_while_nothing_is_to_be_pushed(
         return await take(*args, **named)
 
     sender._pushes.take = noted  # type: ignore[method-assign]
-    sender.heard((await store.workers.beat("w", running=0, tokenizers={})).notes)
+    sender.heard((await beat(store, "w", running=0, tokenizers={})).notes)
     running = asyncio.create_task(sender.run())
     await asyncio.sleep(1)
     # The one with which it starts.
@@ -221,9 +221,9 @@ async def test_nothing_is_asked_while_nothing_is_to_be_pushed(
     async with scripted_trainer(tokenizer, status(200)) as receiver:
         (uid,) = await submit(store, asks={"webhooks": Delivery(callback_url=receiver.url, secret=SECRET)})
         await finish(store, uid)
-        sender.heard((await store.workers.beat("w", running=0, tokenizers={})).notes)
+        sender.heard((await beat(store, "w", running=0, tokenizers={})).notes)
         assert await settled(store, uid) == {"delivered": 1}
-    sender.heard((await store.workers.beat("w", running=0, tokenizers={})).notes)
+    sender.heard((await beat(store, "w", running=0, tokenizers={})).notes)
     # It ends although it rests.
     sender.stop()
     await running

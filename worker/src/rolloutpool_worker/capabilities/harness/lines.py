@@ -85,8 +85,6 @@ class TalkLine:
     """The call that began it."""
     parent: "TalkLine | None" = None
     """The line whose beginning it shares."""
-    shared: int = 0
-    """How many messages it shares with that."""
     begins: int = 0
     """How many messages its first call had."""
     shapes: list[Shape] = field(default_factory=list)
@@ -179,7 +177,7 @@ class Lines:
             parent, shared = _shared(common)
             taken = [] if parent is None else parent.real[:shared]
             new = [*taken, *(self._real(message, replied) for message in messages[shared:])]
-            line = TalkLine(len(self.all) + 1, tools_digest, list(new), n, parent, shared, len(shapes), shapes)
+            line = TalkLine(len(self.all) + 1, tools_digest, list(new), n, parent, len(shapes), shapes)
             self.all.append(line)
             begins = True
         line.calls.append(n)
