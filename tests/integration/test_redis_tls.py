@@ -136,7 +136,7 @@ def test_an_address_that_cannot_be_right_ends_its_actor_with_one_sentence(
 ) -> None:
     url = {
         "database": secured.plain.removesuffix("/0") + "/9999",
-        "password": secured.plain.replace("//", "//:wrong@"),
+        "password": secured.plain.replace("//", "//nobody:wrong@"),
         "plain to TLS": secured.url.replace("rediss:", "redis:"),
         "TLS to plain": secured.plain.replace("redis:", "rediss:"),
     }[fault]
