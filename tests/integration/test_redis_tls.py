@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ ACTORS = {
     "worker": ["rolloutpool_worker.__main__", "--worker-id", "w.tls"],
     "parent": ["rolloutpool_worker.__main__"],
     "flower": ["rolloutpool_worker.queue.flower"],
+    "door": ["rolloutpool_api.capabilities.harness.__main__"],
 }
 LONG = 60.0
 
@@ -117,3 +119,30 @@ def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
             2,
             "rolloutpool flower: ROLLOUTPOOL_REDIS_CA: no file that can be read\n",
         )
+
+
+@pytest.mark.parametrize("actor", ["api", "parent", "flower", "door"])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("database", "Redis has no database of this number"),
+        ("password", "Redis refuses the name or password"),
+        ("plain to TLS", "this port speaks TLS; write rediss://"),
+        ("TLS to plain", "Redis speaks no TLS at this port"),
+    ],
+)
+def test_an_address_that_cannot_be_right_ends_its_actor_with_one_sentence(
+    actor: str, fault: str, said: str, secured: Secured
+) -> None:
+    url = {
+        "database": secured.plain.removesuffix("/0") + "/9999",
+        "password": secured.plain.replace("//", "//nobody:wrong@"),
+        "plain to TLS": secured.url.replace("rediss:", "redis:"),
+        "TLS to plain": secured.plain.replace("redis:", "rediss:"),
+    }[fault]
+    with started(actor, ROLLOUTPOOL_REDIS_URL=url) as (process, log):
+        code, lines = process.wait(), log.read_text().splitlines()
+    assert (code, len(lines)) == (2, 1), lines
+    assert said in lines[0]
+    assert f"ROLLOUTPOOL_REDIS_URL (127.0.0.1:{urlsplit(url).port}): " in lines[0]
+    assert "wrong" not in lines[0]

@@ -2,7 +2,7 @@
 
 On a signal the process refuses new connections, tells the requests that wait for results to ask again, finishes the
 responses that it is writing, and ends within seconds. Exit codes: 0 stopped as asked, 2 bad settings, a port that is in
-use, or a Redis with the data of another version.
+use, a Redis at another address than they say, or one with the data of another version.
 """
 
 import asyncio
@@ -23,8 +23,7 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
-from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker
-from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store, StoreUntrusted
+from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, Store, StoreMisaddressed, check_addresses
 
 FINISH_SECONDS = 5
 """How long the responses that are being written may take when the process stops."""
@@ -96,10 +95,10 @@ def main() -> int:
         settings = ApiSettings.from_environment()
         app = create_app(settings)
         # Before the port is bound: an API that must not touch this Redis must not take requests for it either.
+        check_addresses(settings.redis_urls)
         asyncio.run(refuse_foreign_schema(settings.redis_url.get_secret_value()))
-        check_broker(settings.celery_url)
         listener = listen(settings)
-    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, StoreUntrusted, BrokerUntrusted, BindFailed) as error:
+    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, StoreMisaddressed, BindFailed) as error:
         return refuse_start("api", error)
     settings.start_logging()
     allow_open_files()

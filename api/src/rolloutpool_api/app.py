@@ -6,7 +6,7 @@ know it, and `{"error": {"message": …, …}}` on all others.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 
 from rolloutpool_api import synchronous
 from rolloutpool_api.access import AuthMiddleware
@@ -172,7 +172,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if error.status_code == 404 and not has_v1_shape(request.url.path):
         message = "there is nothing at this path; `/docs` lists what there is"
+    if error.status_code == 405:
+        # Starlette names the methods of the first route of this path only.
+        headers = {"Allow": ", ".join(filter(partial(_takes, request), ("DELETE", "GET", "POST", "PUT")))}
+        message = f"this path does not take {request.method}; it takes {headers['Allow']}"
+        return answer(request.url.path, 405, message, headers=headers)
     return answer(request.url.path, error.status_code, message, headers=error.headers)
+
+
+def _takes(request: Request, method: str) -> bool:
+    return any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -184,7 +193,9 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         return JSONResponse({"detail": detail}, status_code=422)
     faults = FaultList()
     for item in error.errors():
-        faults.add(path(*item["loc"]), item["msg"])
+        # FastAPI gives what is not called JSON to the model as text.
+        is_text = item["loc"] == ("body",) and isinstance(item["input"], str | bytes)
+        faults.add(path(*item["loc"]), "send JSON, with `Content-Type: application/json`" if is_text else item["msg"])
     return await _api_error(request, Rejected(faults.listed, faults.total))
 
 

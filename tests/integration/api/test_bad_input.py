@@ -109,6 +109,17 @@ async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:
     method = await client.put("/v1/preflight")
     assert (method.status_code, list(method.json())) == (405, ["error"])
     assert method.headers["allow"] == "POST"
+    assert method.json()["error"]["message"] == "this path does not take PUT; it takes POST"
+    several = await client.put("/v1/batches")
+    assert several.headers["allow"] == "GET, POST"
+
+
+async def test_a_body_that_is_not_called_json_is_told_what_to_be(client: httpx.AsyncClient) -> None:
+    for where in ("/v1/runs/a/policy_version", "/v1/preflight"):
+        method = "POST" if where.endswith("preflight") else "PUT"
+        response = await client.request(method, where, content=b"{}", headers={"content-type": "text/plain"})
+        assert response.status_code == 422
+        assert "Content-Type: application/json" in response.json()["error"]["faults"][0]["message"]
 
 
 async def test_a_caller_that_leaves_in_mid_body_is_one_line(api: Api, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,4 +126,4 @@ async def test_a_body_without_content_type_is_json(client: httpx.AsyncClient) ->
 async def test_methods_and_paths_keep_fastapis_shape(client: httpx.AsyncClient) -> None:
     response = await client.get("/rollout")
     assert response.status_code == 405
-    assert response.json() == {"detail": "Method Not Allowed"}
+    assert response.json() == {"detail": "this path does not take GET; it takes POST"}

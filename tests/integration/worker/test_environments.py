@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.games import RIGHT, SEED, WRONG, deeds, still_open
+from tests.support.batches import NOWHERE, new_batch, uids_of
+from tests.support.games import RIGHT, SEED, WRONG, GuessingGame, deeds, still_open
 from tests.support.inside_worker import inside_worker
 from tests.support.pool import opened_pool
 from tests.support.resources_server import ROW, ResourcesServer
@@ -22,7 +23,7 @@ from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_worker.capabilities.foreign_environments.http import HttpEnvironment, HttpServer
-from rolloutpool_worker.environments import ENVIRONMENTS
+from rolloutpool_worker.environments import ENVIRONMENTS, OpenedSession
 
 PLUGINS = "tests.support.games,tests.support.plugins"
 DECLARED = ("stateless", "restartable", "snapshot", "none", "forgetful", "text", "in a call")
@@ -185,3 +186,30 @@ async def test_a_server_that_hangs_is_huge_or_fails_hurts_its_own_rollouts_only(
     assert {result.environment.reward for result in results[12:] if result.environment} == {1.0}
     # Closed in each case.
     assert [server.sessions for server in servers.values()] == [{}] * 4
+
+
+async def test_a_deadline_names_what_the_environment_failed_with(
+    redis_url: str, tokenizers: TokenizerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(GuessingGame):
+        async def open(self, task: Any, seed: int | None, rollout_uid: str, attempt: int) -> OpenedSession:
+            # The second try is under way when the deadline comes.
+            if attempt == 2:
+                await asyncio.sleep(60)
+            raise RuntimeError("no display")
+
+    monkeypatch.setattr(ENVIRONMENTS, "_things", {"broken": Broken()})
+    async with opened_pool(redis_url) as pool, inside_worker(redis_url, tokenizers) as worker:
+        batch = new_batch([{"environment": {"name": "broken"}}] * 2, shared={"server_url": NOWHERE}, deadline_s=4)
+        await pool.store.batches.submit(batch)
+        uids = uids_of(batch)
+        await asyncio.gather(*map(worker.take, uids))
+        # One waits in the queue, the other one in its second session.
+        await worker.take(uids[0])
+        async with pool.reconciled():
+            results = [await pool.result(uid, 30) for uid in uids]
+    for result in results:
+        assert result.status is RolloutStatus.EXPIRED
+        assert result.waited_for is not None
+        assert "environment broken: " in result.waited_for.message
+        assert "no display" in result.waited_for.message

@@ -7,7 +7,7 @@
         │   ├── PoolUnavailable      no answer, or 502/503/504, until the client's time-out
         │   ├── Unauthorized         401, 403
         │   ├── NotFound             404
-        │   ├── IdempotencyConflict  409
+        │   ├── IdempotencyConflict  409 of a key
         │   ├── BatchRejected        422, with every fault
         │   ├── RequestRefused       any other 4xx
         │   ├── RefillImpossible     the batch's own rollouts are not known here

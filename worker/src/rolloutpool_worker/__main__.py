@@ -19,6 +19,7 @@ from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.garbage import collect_rarely
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
+from rolloutpool_common.store import StoreMisaddressed, check_addresses
 from rolloutpool_worker.settings import WorkerSettings
 
 OTHER_FILES = 200
@@ -38,6 +39,10 @@ def main() -> None:
     if options.worker_id is None:
         from rolloutpool_worker.process.parent import run_parent
 
+        try:
+            check_addresses(settings.redis_urls)
+        except StoreMisaddressed as error:
+            sys.exit(refuse_start("worker", error))
         sys.exit(run_parent(settings, options.processes))
     if warning := allow_open_files(settings.worker_slots + OTHER_FILES):
         structlog.get_logger(__name__).warning(warning)

@@ -102,6 +102,12 @@ class ProcessSettings(BaseSettings):
         """Returns where tickets wait."""
         return (self.broker_url or self.redis_url).get_secret_value()
 
+    @property
+    def redis_urls(self) -> dict[str, str]:
+        """Returns each address of a Redis, by its variable."""
+        urls = {_variable(name): getattr(self, name) for name in ("redis_url", "broker_url")}
+        return {name: url.get_secret_value() for name, url in urls.items() if url is not None}
+
     @classmethod
     def from_environment(cls) -> Self:
         """Read the environment."""

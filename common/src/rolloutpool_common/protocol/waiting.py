@@ -19,7 +19,7 @@ class WaitsFor(StrEnum):
     WORKER = "worker"
     """No live worker takes rollouts, or none has what the rollout names."""
     ENVIRONMENT = "environment"
-    """Its environment has no room for another session."""
+    """Its environment has no room for a session, or fails."""
     TOKENIZER = "tokenizer"
     """Workers are loading its tokenizer."""
     PAUSED = "paused"

@@ -9,7 +9,6 @@ itself says otherwise. Left to itself, kombu verifies nothing, and gave the pass
 its own. Flower reads Celery's setting and not the URL, so the URL's `ssl_` options become that setting.
 """
 
-import contextlib
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -17,9 +16,7 @@ from celery import Celery
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.batch import Priority
-from rolloutpool_common.security.certificates import find_distrust
 
 TASK_NAME = "rolloutpool.ticket"
 PREFLIGHT_NAME = "rolloutpool.preflight"
@@ -30,10 +27,6 @@ KEY_PREFIX = "rollouts:"
 _TRANSPORT = "rolloutpool_common.queue.kombu_compat:LeanTransport"
 for _scheme in ("redis", "rediss"):
     TRANSPORT_ALIASES[_scheme] = _TRANSPORT
-
-
-class BrokerUntrusted(RolloutPoolError):
-    """The certificate of Celery's Redis is not trusted: name the file of its authority by ROLLOUTPOOL_REDIS_CA."""
 
 
 def queue_name(priority: Priority, offer: str = "") -> str:
@@ -69,19 +62,6 @@ def broker_tls(redis_url: str) -> dict[str, Any] | None:
     if (checked := said.get("ssl_check_hostname")) is not None:
         said["ssl_check_hostname"] = checked.lower() not in ("false", "no", "0", "")
     return {"ssl_cert_reqs": "required", **said}
-
-
-def check_broker(redis_url: str) -> None:
-    """Connects once over TLS. A broker that does not answer, or needs no TLS, is no fault: it is asked again later."""
-    if broker_tls(redis_url) is None:
-        return
-    with contextlib.closing(make_celery(redis_url)) as app, app.connection_for_write() as connection:
-        try:
-            connection.connect()
-        # Celery's own list of what may be wrong is not typed, and whatever else it is is not for us to judge.
-        except Exception as error:
-            if cause := find_distrust(error):
-                raise BrokerUntrusted(f"{BrokerUntrusted.__doc__} ({cause})") from None
 
 
 def make_celery(redis_url: str, offer: str = "") -> Celery:

@@ -37,6 +37,7 @@ from rolloutpool_common.store.errors import (
     RefusalCause,
     StoreError,
     StoreFull,
+    StoreMisaddressed,
     StoreUnavailable,
     StoreUntrusted,
     TooManyOpen,
@@ -61,6 +62,7 @@ from rolloutpool_common.store.records import (
     Ticket,
     merge_spec,
 )
+from rolloutpool_common.store.redis_address import check_addresses
 from rolloutpool_common.store.redis_settings import find_warnings
 from rolloutpool_common.store.rollouts import Rollouts, new_token
 from rolloutpool_common.store.rows import Rows
@@ -99,6 +101,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreFull",
+    "StoreMisaddressed",
     "StoreUnavailable",
     "StoreUntrusted",
     "SubmitLimits",
@@ -106,6 +109,7 @@ __all__ = [
     "Ticket",
     "TooManyOpen",
     "Watch",
+    "check_addresses",
     "merge_spec",
     "new_token",
 ]

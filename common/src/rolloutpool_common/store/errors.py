@@ -3,7 +3,8 @@
 RolloutPoolError
 └── StoreError
     ├── StoreUnavailable      no answer, or a refusal that can pass; try again
-    │   └── StoreUntrusted    its certificate is not trusted; it stays so until somebody acts
+    │   └── StoreMisaddressed the address can't be of use; it stays so until somebody acts
+    │       └── StoreUntrusted  its certificate is not trusted
     ├── StoreFull             Redis is out of memory
     ├── TooManyOpen           the queue limit is reached
     ├── OverQuota             an owner is past their quota, or past their share of what is short
@@ -43,7 +44,11 @@ class StoreUnavailable(StoreError):
     """Redis does not answer; check ROLLOUTPOOL_REDIS_URL and the server, then try again."""
 
 
-class StoreUntrusted(StoreUnavailable):
+class StoreMisaddressed(StoreUnavailable):
+    """The address of Redis can't be of use as it is."""
+
+
+class StoreUntrusted(StoreMisaddressed):
     """Redis' certificate is not trusted: name the file of its authority by ROLLOUTPOOL_REDIS_CA."""
 
 
@@ -104,10 +109,11 @@ class ClaimLost(StoreError):
 
 
 _NO_WRITES = "Redis takes no writes: a replica, or its disk is full; see its log"
-_NO_LOGIN = (
-    "Redis refuses the name or password of ROLLOUTPOOL_REDIS_URL. An account that was made by ACL SETUSER alone is "
-    "gone when Redis has started again or another one has taken over: write it into redis.conf"
+FORGOTTEN_ACCOUNT = (
+    "An account that was made by ACL SETUSER alone is gone when Redis has started again or another one has taken over: "
+    "write it into redis.conf"
 )
+_NO_LOGIN = f"Redis refuses the name or password of ROLLOUTPOOL_REDIS_URL. {FORGOTTEN_ACCOUNT}"
 _TOO_LARGE = "raise its proto-max-bulk-len (512mb by default) and client-query-buffer-limit, or submit smaller batches"
 _CLOSED_IN_MID_SENDING = ("reset by peer", "Broken pipe")
 _PASSING = {

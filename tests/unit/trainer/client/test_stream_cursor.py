@@ -135,7 +135,7 @@ def test_a_submit_that_was_not_saved_is_sent_under_the_same_key(pool: StubPool, 
 
 
 def test_a_trainer_that_comes_back_elsewhere_submits_anew(pool: StubPool, client: RolloutClient) -> None:
-    pool.on("POST", "/v1/batches", Answer(409, {"error": {"message": "used before"}}))
+    pool.on("POST", "/v1/batches", Answer(409, {"error": {"message": "used before", "batch_id": name_of(1)}}))
     accept(pool, 0)
     lay_out(pool, 0)
     stream = RolloutStream(client, prompts(1), **OPTIONS)

@@ -135,7 +135,8 @@ def test_others_are_sampled_in_the_place_of_a_group_that_is_refused(pool: StubPo
 def test_a_trainer_that_comes_back_elsewhere_refills_anew(pool: StubPool, client: RolloutClient) -> None:
     accept(pool, 0)
     lay_out(pool, 0, {2: {"reward": 1.0}})
-    pool.on("POST", "/v1/batches", Answer(409, {"error": {"message": "used before"}}), Answer(202, receipt(name_of(9))))
+    used = Answer(409, {"error": {"message": "used before", "batch_id": name_of(1)}})
+    pool.on("POST", "/v1/batches", used, Answer(202, receipt(name_of(9))))
     pool.on("GET", f"/v1/batches/{name_of(9)}/results", Answer(body=results_page(name_of(9), pair({"reward": 2.0}))))
     stream = RolloutStream(client, prompts(1), keep=differ, refill=1, **OPTIONS)
     assert [group.rollouts[0].batch_id for group in stream] == [name_of(0), name_of(9)]

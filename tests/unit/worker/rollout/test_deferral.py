@@ -7,6 +7,7 @@ import pytest
 from tests.support.claims import claim_of
 
 from rolloutpool_common.capabilities.grading.wire import GraderChoice
+from rolloutpool_common.errors import EnvironmentFault, TrainerUnreachable
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
@@ -50,10 +51,13 @@ class Waits:
 async def test_each_cause_is_noted_as_what_it_is() -> None:
     claim = replace(claim_of(), deferrals=4, spec=spec_of(environment=EnvironmentChoice(name="game")))
     waits = Waits()
-    for cause in (TrainerDown("refused"), NeedsMissing("no tool"), EnvironmentFull("secret")):
+    broken = EnvironmentFault("environment game: open failed").failure(turn=0)
+    elsewhere = TrainerUnreachable("said already, at each try").failure(turn=0)
+    for cause in (TrainerDown("refused"), NeedsMissing("no tool"), EnvironmentFull("secret"), broken, elsewhere):
         await note_deferral(waits, cause, claim, 10.0)  # type: ignore[arg-type]
     assert waits.said == [
         (TrainerDown, 5, 10.0, True),
         (WaitsFor.WORKER, "no tool", 10.0),
         (WaitsFor.ENVIRONMENT, "environment game has no room for another session", 10.0),
+        (WaitsFor.ENVIRONMENT, "environment game: open failed", 10.0),
     ]

@@ -122,9 +122,9 @@ def _error(response: httpx.Response) -> errors.ClientError:
     # A 404 without the pool's own form of an error comes from another server: the address is wrong, not the id.
     if status == 404 and own:
         return errors.NotFound(message, status=status)
-    if status == 409 and "/v1/runs/" in response.request.url.path:
-        return errors.RequestRefused(message, status=status)
-    if status == 409:
+    # Where a key was used before, the pool names its batch, and protocol v1 knows no other conflict. A contradiction
+    # with the state of something has nothing to do with keys.
+    if status == 409 and (not own or own.get("batch_id")):
         return errors.IdempotencyConflict(message, status=status)
     if status == 422 and own:
         try:

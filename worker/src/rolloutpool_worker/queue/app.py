@@ -23,7 +23,8 @@ from celery import Celery
 from celery.apps.worker import Worker
 from celery.signals import worker_ready, worker_shutdown, worker_shutting_down
 
-from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, check_broker, make_celery
+from rolloutpool_common.queue.celery_app import PREFLIGHT_NAME, TASK_NAME, make_celery
+from rolloutpool_common.store import check_addresses
 from rolloutpool_common.store.keys import uid_of
 from rolloutpool_worker.agents import termination
 from rolloutpool_worker.agents import tool_calls as agent
@@ -57,7 +58,7 @@ class CeleryWorker:
         """Loads plug-ins and tokenizers; raises `RolloutPoolError`. The worker is announced once it takes messages."""
         # First, because the announcement lists the tools and agents, and names of queues follow from them.
         load_plugins(settings)
-        check_broker(settings.celery_url)
+        check_addresses(settings.redis_urls)
         self._stopped = self._draining = False
         self._settings = settings
         self._slots = Slots(settings.worker_slots)

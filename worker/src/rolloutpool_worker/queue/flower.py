@@ -9,7 +9,8 @@ import sys
 from pydantic import Field, SecretStr
 
 from rolloutpool_common.process.settings import ProcessSettings, SettingsInvalid, refuse_start
-from rolloutpool_common.queue.celery_app import BrokerUntrusted, check_broker, make_celery
+from rolloutpool_common.queue.celery_app import make_celery
+from rolloutpool_common.store import StoreMisaddressed, check_addresses
 
 
 class FlowerSettings(ProcessSettings):
@@ -27,8 +28,8 @@ def main() -> None:
     """Run Flower until SIGTERM."""
     try:
         settings = FlowerSettings.from_environment()
-        check_broker(settings.celery_url)
-    except (SettingsInvalid, BrokerUntrusted) as error:
+        check_addresses(settings.redis_urls)
+    except (SettingsInvalid, StoreMisaddressed) as error:
         sys.exit(refuse_start("flower", error))
     os.environ["FLOWER_BASIC_AUTH"] = settings.flower_auth.get_secret_value()
     # Flower is imported only now, so that wrong settings are reported at once.

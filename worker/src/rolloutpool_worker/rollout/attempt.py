@@ -56,7 +56,7 @@ from rolloutpool_worker.recorded import RecordedTools
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide
-from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
+from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral, note_setback
 from rolloutpool_worker.rollout.environment import begin_session, close_session, session_of, tools_of
 from rolloutpool_worker.rollout.outcome import make_result
 from rolloutpool_worker.rollout.policies import Policies
@@ -177,6 +177,7 @@ class Attempt:
             case Action.REQUEUE, RolloutResult() as result:
                 delay_s, failure = decision.delay_s, result.failure
                 why = "" if failure is None else f"{failure.category}: {failure.message}"
+                await note_deferral(self._waits, failure, claim, delay_s)
                 await self._retry_store(
                     lambda: rollouts.give_back(claim, clean=clean, counter="retries", delay_s=delay_s, why=why)
                 )
@@ -237,10 +238,10 @@ class Attempt:
                         self._services.kinds.learned(talk.spec, talk.tokens.found_kind)
                     return RolloutEnd(RolloutStatus.COMPLETED, reason)
                 except asyncio.CancelledError:
-                    # The deadline cancels this task in the same way as the API and a drain do; `expired` tells which
-                    # it was. What was sampled until the deadline is delivered.
+                    # API and drain cancel this task in the same way. What was sampled until the deadline is delivered.
                     if not deadline.expired():
                         raise
+                    await note_setback(self._waits, self._services.store, self._claim, self._conversation)
                     return RolloutEnd(RolloutStatus.EXPIRED, FinishReason.DEADLINE)
         except TrainerDown as down:
             # A trainer's port that has been down for longer than the setting allows is a failure.

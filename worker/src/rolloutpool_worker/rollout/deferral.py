@@ -1,7 +1,7 @@
-"""Says what a rollout lacks that goes back to the queue without a failure, and how its readers are told.
+"""Says what a rollout lacks that goes back to the queue, and how its readers are told.
 
 1. An attempt ends with an exception that `decision` defers: the trainer's port is down, the environment is full,
-   or this worker lacks something that the rollout names (`lacks`).
+   or this worker lacks something that the rollout names (`lacks`). Or its environment failed, and is tried again.
 2. `note_deferral` says so in the states of rollout and batch, before the rollout is given back.
 
 Usually a rollout goes to a suited worker at once, and the claim refuses every other one (`store/lanes.py`). But a
@@ -10,10 +10,14 @@ Where the other one takes a rollout that names its tool, the rollout waits for t
 and is taken again.
 """
 
+from contextlib import suppress
+
+from rolloutpool_common.outcomes import Boundary, Failure
 from rolloutpool_common.protocol.offers import PLUGINS, needs_of, shown
 from rolloutpool_common.protocol.options import RolloutSpec
-from rolloutpool_common.protocol.waiting import WaitsFor
-from rolloutpool_common.store import Claim
+from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
+from rolloutpool_common.store import Claim, Store, StoreError
+from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.drain import StoppedAtBorder
 from rolloutpool_worker.environments import EnvironmentFull
 from rolloutpool_worker.policy import TrainerDown
@@ -50,6 +54,18 @@ async def note_deferral(waits: RolloutWaits, cause: object, claim: Claim, wait_s
             await waits.failed(cause, claim.deferrals + 1, wait_s, port=True)
         case NeedsMissing():
             await waits.lacks(WaitsFor.WORKER, cause.message, wait_s)
+        case Failure(boundary=Boundary.ENVIRONMENT):
+            await waits.lacks(WaitsFor.ENVIRONMENT, cause.message, wait_s)
         case EnvironmentFull():
             name = claim.spec.environment.name if claim.spec.environment else "?"
             await waits.lacks(WaitsFor.ENVIRONMENT, f"environment {name} has no room for another session", wait_s)
+
+
+async def note_setback(waits: RolloutWaits, store: Store, claim: Claim, begun: Conversation | None) -> None:
+    """Has the result of a rollout whose time is over, before it has `begun`, say why its last session failed."""
+    if begun is not None or not claim.retries or not claim.spec.environment:
+        return
+    with suppress(StoreError):
+        history = await store.histories.read(claim.uid, None)
+        if history is not None and (causes := [past.detail for past in history.attempts if past.detail]):
+            waits.now = Waiting(waits_for=WaitsFor.ENVIRONMENT, message=causes[-1])

@@ -20,7 +20,14 @@ from rolloutpool_api.waiting_heads import WaitingHeads
 from rolloutpool_common.process.open_files import allow_open_files
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
 from rolloutpool_common.queue.publisher import Publisher
-from rolloutpool_common.store import ForeignSchema, SecretsFileInvalid, SecretStore, Store, StoreUntrusted
+from rolloutpool_common.store import (
+    ForeignSchema,
+    SecretsFileInvalid,
+    SecretStore,
+    Store,
+    StoreMisaddressed,
+    check_addresses,
+)
 
 FINISH_SECONDS = 1
 """Calls that are held are cut: their programs ask again, here or at another door, and find the same turns."""
@@ -33,10 +40,11 @@ def main() -> int:
         settings = DoorSettings.from_environment()
         redis_url = settings.redis_url.get_secret_value()
         store = Store.open(redis_url, secrets=SecretStore.load(settings.secrets_file))
+        check_addresses(settings.redis_urls)
         asyncio.run(refuse_foreign_schema(redis_url))
         names = ("ROLLOUTPOOL_DOOR_HOST", "ROLLOUTPOOL_DOOR_PORT")
         listener = bind(settings.door_host, settings.door_port, settings=names)
-    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, StoreUntrusted, BindFailed) as error:
+    except (SettingsInvalid, SecretsFileInvalid, ForeignSchema, StoreMisaddressed, BindFailed) as error:
         return refuse_start("door", error)
     settings.start_logging()
     allow_open_files()

@@ -41,7 +41,8 @@ class SyncForkingClient:
 
         Raises:
             BatchRejected: The turn is past the end, or something else in the request is wrong.
-            IdempotencyConflict: The rollout has not ended, cannot be continued, or the key was used for other forks.
+            RequestRefused: The rollout has not ended, or cannot be continued.
+            IdempotencyConflict: The key was used for other forks.
         """
         from rolloutpool_trainer.capabilities.forks import calls
         from rolloutpool_trainer.client.sync_batch import Batch

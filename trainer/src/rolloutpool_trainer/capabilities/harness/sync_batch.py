@@ -48,7 +48,7 @@ class SyncHarnessBatch:
 
         Raises:
             NotFound: The rollout is unknown, or has no harness.
-            IdempotencyConflict: The session has ended otherwise already.
+            RequestRefused: The session has ended otherwise already.
         """
         from rolloutpool_common.capabilities.harness.wire import SessionEnd
         from rolloutpool_trainer.capabilities.harness import calls
