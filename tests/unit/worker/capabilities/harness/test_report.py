@@ -166,9 +166,9 @@ def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> 
         if history[-1]["role"] == "assistant":
             history.append(data.draw(st.sampled_from([USER, result_of(talk.n)])))
         if data.draw(st.booleans()):
-            told = data.draw(st.integers(0, len(history) - 1))
+            place = data.draw(st.integers(0, len(history) - 1))
             history = [
-                OTHER_WORDS if n <= told and one["role"] == "assistant" else one for n, one in enumerate(history)
+                OTHER_WORDS if n <= place and one["role"] == "assistant" else one for n, one in enumerate(history)
             ]
         reply, tools = data.draw(st.sampled_from([SHELL, DONE])), data.draw(st.sampled_from(["t", "t", "", "other"]))
         histories.append(talk.call(*history, tools=tools, reply=reply)[1])
