@@ -11,13 +11,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 _log = logging.getLogger(__name__)
 
 ENDING_SECONDS = 60.0
 """Until a process that ends itself is ended for good: what is missing may be what its orderly end needs."""
+AGAIN_SECONDS = 5.0
+"""After so long work that has not ended is cancelled again. What it does at its end takes less."""
 EXIT_BROKEN = 71
 """The process's exit code then."""
 
@@ -46,12 +47,12 @@ class BackgroundTask:
 
     async def stop(self) -> None:
         """Cancels the work and waits for its end; does nothing where it was never started."""
-        if self._task is not None:
-            self._task.cancel()
-            # Its error is in the log already.
-            with suppress(asyncio.CancelledError, Exception):
-                await self._task
-            self._task = None
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            task.cancel()
+            # Again after a while: Python 3.11's `wait_for` swallows a cancellation that comes with its result, and then
+            # the work would go on, and a process that stops would wait for it for ever.
+            await asyncio.wait({task}, timeout=AGAIN_SECONDS)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

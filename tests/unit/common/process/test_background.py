@@ -31,6 +31,28 @@ async def test_it_runs_until_it_is_stopped_and_can_be_started_again() -> None:
     await task.stop()
 
 
+async def test_work_that_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's `wait_for` did, in Python 3.11, and a test waited for its end until pytest gave it up."""
+    monkeypatch.setattr("rolloutpool_common.process.background.AGAIN_SECONDS", 0.01)
+    cancelled: list[bool] = []
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                if len(cancelled) > 1:
+                    raise
+
+    task = BackgroundTask("test")
+    task.start(work())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await task.stop()
+    assert len(cancelled) == 2
+
+
 async def test_a_task_that_ends_by_an_error_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     ended = asyncio.Event()
 

@@ -103,7 +103,7 @@ async def test_one_that_blocks_is_ended_at_its_limit_and_stops_nobody(
     await until(lambda: asyncio.sleep(0, "grader holds its event loop" in caplog.text), 10.0)
     assert await ask(host, graders.blocks, {"how": how, "seconds": 0.0}) == [Grade(0.5)]
     # Nothing of the first one is left: Python interrupts what computes, and a sleep returns.
-    await until(lambda: asyncio.sleep(0, threads() == 1), 30.0)
+    await until(lambda: asyncio.sleep(0, threads() <= 1), 30.0)
 
 
 async def test_one_that_always_blocks_takes_no_more_than_some_threads(
