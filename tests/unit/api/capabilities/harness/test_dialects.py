@@ -283,6 +283,13 @@ def test_calls_of_two_turns_stay_two_turns() -> None:
         assert [one["role"] for one in read] == roles
 
 
+def test_an_item_may_be_named_once() -> None:
+    """What is filled in is never more than what the session has said."""
+    items = [{"role": "user", "content": "hello"}, *[{"id": "msg_b-0-1"}, {"role": "user", "content": "go on"}] * 2]
+    with pytest.raises(CallRefused, match="names 'msg_b-0-1' a second time"):
+        DIALECTS["responses"].read(asked("responses", items), drop=False)
+
+
 @pytest.mark.parametrize("kind", ["calls", "interleaved", "reasoning", "named"])
 def test_a_turn_of_a_hundred_thousand_items_is_read_in_time(kind: str) -> None:
     """A door serves all others on the same loop: 40,000 items stopped it for three seconds, 160,000 for a minute."""
@@ -294,9 +301,9 @@ def test_a_turn_of_a_hundred_thousand_items_is_read_in_time(kind: str) -> None:
         if kind == "interleaved":
             items.append({"type": "function_call_output", "call_id": f"call_1_{n}", "output": "ok"})
         if kind in ("reasoning", "named"):
-            items.append({"id": "rs_b-0-1" if kind == "reasoning" else "fc_b-0-1_0"})
+            items.append({"type": "reasoning"} if kind == "reasoning" else {"id": f"fc_b-0-1_{n}"})
     own = {"id": "own", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
-    reply = reply_of({**SAID, "tool_calls": [own]}, 1)
+    reply = reply_of({**SAID, "tool_calls": [own] * 100_000 if kind == "named" else [own]}, 1)
     started = time.monotonic()
     read = DIALECTS["responses"].read({"input": items}, drop=False)
     assert [one["role"] for one in filled(read.messages, {reply.id: reply})[:2]] == ["user", "assistant"]

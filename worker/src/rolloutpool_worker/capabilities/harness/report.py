@@ -69,6 +69,7 @@ class _Family:
         self.before: dict[int, TalkLine] = {}
         """By number: the line from which a line goes on in other words."""
         self.after: dict[int, TalkLine] = {}
+        """By number: the line in which its program goes on from a line, in other words."""
         # Likewise by hash: those from which no line has gone on so far.
         ends: dict[int, list[TalkLine]] = {}
         for line in lines:

@@ -196,6 +196,7 @@ class _Messages:
         """The last turn of the policy, while nothing but results stands behind it."""
         self._replies: set[int] = set()
         """The replies whose calls it has, by their ids."""
+        self._named: set[GivenItem] = set()
 
     def append(self, message: dict[str, Any]) -> None:
         """Adds a whole message."""
@@ -265,6 +266,10 @@ class _Messages:
 
     def _add_named(self, item: GivenItem) -> None:
         """Adds an item that is to be filled in. A call has its id already, by which it belongs to its turn."""
+        # Each once: a request of 16 MB could name a long reply ten thousand times, and fill the door's memory.
+        if item in self._named:
+            raise CallRefused(f"an item_reference names {item_id(*item)[:64]!r} a second time")
+        self._named.add(item)
         if item.kind == "fc":
             turn = self._add_call({"id": item.call_id})
         else:
