@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from tests.support.fake_docker import calls, fake_docker
+from tests.support.killed_runner import started_runner
 from tests.support.processes import runs
 from tests.support.waiting import until
 
@@ -104,6 +105,22 @@ async def test_one_that_is_given_up_is_removed_by_name(made: Made, docker: Path,
     await until(ended)
     run, removed = (call["arguments"] for call in calls(docker))
     assert removed == ["rm", "--force", run[run.index("--name") + 1]]  # type: ignore[attr-defined, index]
+    assert places(tmp_path) == []
+
+
+async def test_the_container_of_a_runner_that_was_killed_is_removed_by_the_next_one(
+    made: Made, docker: Path, tmp_path: Path
+) -> None:
+    runner, pid = await started_runner("DockerRuntime", "docker", tmp_path)
+    runner.kill()
+    await runner.wait()
+    assert (runs(pid), len(places(tmp_path))) == (True, 2)
+    assert await made().clear() == 1
+
+    async def ended() -> bool:
+        return not runs(pid)
+
+    await until(ended)
     assert places(tmp_path) == []
 
 

@@ -28,6 +28,10 @@ class Started:
         self.programs += 1
         return ProgramEnd(0, "")
 
+    async def clear(self) -> int:
+        """Finds nothing."""
+        return 0
+
 
 async def end_of(
     store: Store, uid: str, settings: RunnerSettings, runtime: Runtime, *, dead: bool = False

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from tests.support.killed_runner import started_runner
 from tests.support.processes import runs
 from tests.support.waiting import eventually
 
@@ -35,24 +36,17 @@ async def test_what_is_left_behind_in_its_group_is_ended(tmp_path: Path) -> None
     assert (end.code, runs(int(end.output))) == (4, False)
 
 
-async def test_a_program_ends_with_a_runner_that_is_killed(tmp_path: Path) -> None:
-    code = f"""
-import asyncio
-from rolloutpool_worker.capabilities.harness.presets import Preset
-from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
-from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime
-
-settings = RunnerSettings(redis_url="redis://nowhere", runner_process="unsafe")
-program = Preset(("bash", "-c", "echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600"))
-asyncio.run(ProcessRuntime(settings).run(program, {{}}))
-"""
-    runner = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-    await asyncio.to_thread(eventually, (tmp_path / "pid").exists, seconds=30)
-    pid = int((tmp_path / "pid").read_text())
-    assert runs(pid)
+async def test_a_program_ends_with_a_runner_that_is_killed_and_the_next_one_deletes_its_home(tmp_path: Path) -> None:
+    runner, pid = await started_runner("ProcessRuntime", "unsafe", tmp_path)
+    settings = RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path / "places")
+    foreign = tmp_path / "places" / "rolloutpool-home-foreign"
+    foreign.symlink_to(tmp_path)
+    assert await ProcessRuntime(settings).clear() == 0  # Its runner lives.
     runner.kill()
     await runner.wait()
     await asyncio.to_thread(eventually, lambda: not runs(pid))
+    assert await ProcessRuntime(settings).clear() == 1
+    assert list((tmp_path / "places").iterdir()) == [foreign]
 
 
 async def test_a_program_with_too_many_processes_is_ended_with_all_of_them(tmp_path: Path) -> None:

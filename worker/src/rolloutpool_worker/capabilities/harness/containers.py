@@ -4,7 +4,8 @@
    machine, has no capabilities, and is of the runner's user, so that its files can be deleted.
 2. Its variables, the key among them, go into a file that the runner alone can read: arguments can be read by everybody
    on the machine. The file is removed at the end.
-3. Where the program is to end, its container is removed by name: without its client it would run on.
+3. A container has the name of its place. Where the program is to end, also that of a runner which was killed, its
+   container is removed by name: without its client it would run on.
 
 What `docker` itself gets of the runner's environment is where its daemon is. So no image, and no variable of a rollout,
 reaches anything else of it.
@@ -12,20 +13,17 @@ reaches anything else of it.
 
 import asyncio
 import os
-import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
+from rolloutpool_worker.capabilities.harness.places import delete_left_places, made_place, variables_file
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 from rolloutpool_worker.capabilities.harness.runtime import (
     ProgramEnd,
     ProgramMissing,
     lay_out,
-    made_place,
     run_command,
     variables,
 )
@@ -52,23 +50,30 @@ class DockerRuntime:
         filled = preset.filled({**values, "home": HOME})
         async with made_place(self._settings) as place:
             await asyncio.to_thread(lay_out, place, filled.files)
-            with _variables_file(variables(self._settings, HOME, filled.env), self._settings.runner_places) as file:
-                return await self._run(place, ["--env-file", file, "-v", f"{place}:{HOME}", image, *filled.command])
+            file = str(_write_variables(variables(self._settings, HOME, filled.env), place))
+            ended = False
+            try:
+                last = ["--env-file", file, "-v", f"{place}:{HOME}", image, *filled.command]
+                end = await self._call(place, "run", *self._options(place.name), *last)
+                ended = end.code >= 0
+                return end
+            finally:
+                if not ended:
+                    # Cancelled once more, it is removed all the same.
+                    await asyncio.shield(self._remove(place))
 
-    async def _run(self, place: Path, last: list[str]) -> ProgramEnd:
-        name, ended = f"rolloutpool-{secrets.token_hex(8)}", False
+    async def clear(self) -> int:
+        """See `Runtime.clear`."""
+        return await delete_left_places(self._settings, self._remove)
+
+    async def _remove(self, place: Path) -> None:
+        await self._call(place, "rm", "--force", place.name)
+
+    async def _call(self, place: Path, *arguments: str) -> ProgramEnd:
         env = {
             name: text for name, text in os.environ.items() if name in ("PATH", "HOME") or name.startswith("DOCKER_")
         }
-        try:
-            end = await run_command([self._docker, "run", *self._options(name), *last], env, place)
-            ended = end.code >= 0
-            return end
-        finally:
-            if not ended:
-                removal = run_command([self._docker, "rm", "--force", name], env, place)
-                # Cancelled once more, it is removed all the same.
-                await asyncio.shield(removal)
+        return await run_command([self._docker, *arguments], env, place)
 
     def _options(self, name: str) -> list[str]:
         settings = self._settings
@@ -82,16 +87,12 @@ class DockerRuntime:
         ]
 
 
-@contextmanager
-def _variables_file(given: Mapping[str, str], folder: Path | None) -> Iterator[str]:
+def _write_variables(given: Mapping[str, str], place: Path) -> Path:
     """Writes variables as `docker` reads them; raises `ProgramMissing` where it could not."""
     for name, text in given.items():
         if any(one in text for one in "\n\r\0"):
             raise ProgramMissing(f"variable {name[:64]!r} holds a line break, which containers cannot be given")
-    handle, path = tempfile.mkstemp(prefix="rolloutpool-variables-", dir=folder)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.writelines(f"{name}={text}\n" for name, text in given.items())
-        yield path
-    finally:
-        Path(path).unlink(missing_ok=True)
+    path = variables_file(place)
+    path.touch(0o600, exist_ok=False)
+    path.write_text("".join(f"{name}={text}\n" for name, text in given.items()))
+    return path

@@ -47,6 +47,8 @@ class Runner:
 
     async def run(self) -> None:
         """Takes places for as long as it is not cancelled; then its programs end, and go on elsewhere."""
+        if deleted := await self._runtime.clear():
+            _log.warning("places of runners that were killed were deleted", places=deleted)
         try:
             while True:
                 place = await self._take() if len(self._running) < self._settings.runner_slots else None

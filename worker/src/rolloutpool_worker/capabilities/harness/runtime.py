@@ -1,7 +1,7 @@
 """Runtimes: where a runner starts programs. `ProcessRuntime` starts them on the runner's own machine.
 
-A *place* is a home of its own: empty, and deleted at the end. A program gets HOME, PATH, LANG, TMPDIR, the variables of
-its preset and those that the operator passes on, and nothing else of the runner's environment.
+A program runs in a *place* of its own (`places`). It gets HOME, PATH, LANG, TMPDIR, the variables of its preset and
+those that the operator passes on, and nothing else of the runner's environment.
 
 With bubblewrap a program sees the machine read-only, its own home, a `/tmp` and a `/proc` of its own, and none of the
 directories that the operator hides. It has no network and reaches the door alone (`passage`), unless the operator
@@ -13,15 +13,15 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_worker.capabilities.harness.passage import Passage, opened_passage
+from rolloutpool_worker.capabilities.harness.places import delete_left_places, made_place
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 
@@ -61,6 +61,10 @@ class Runtime(Protocol):
         """Runs a program in a fresh place until it ends. When this is cancelled, everything of the place is ended."""
         ...
 
+    async def clear(self) -> int:
+        """Ends and deletes what runners of this machine have left that were killed; returns how many places."""
+        ...
+
 
 class ProcessRuntime:
     """Processes of the runner's machine."""
@@ -91,6 +95,10 @@ class ProcessRuntime:
             filled = preset.filled({**values, "home": str(place)})
             await asyncio.to_thread(lay_out, place, filled.files)
             return await self._run(place, filled, passage)
+
+    async def clear(self) -> int:
+        """See `Runtime.clear`. The programs themselves have ended with their runners."""
+        return await delete_left_places(self._settings)
 
     async def _run(self, place: Path, preset: Preset, passage: Passage | None) -> ProgramEnd:
         program = shutil.which(preset.command[0])
@@ -129,16 +137,6 @@ class ProcessRuntime:
             *("--bind", str(place), str(place), "--chdir", str(place / "work"), "--"),
             *(limited if passage is None else passage.led(limited)),
         ]
-
-
-@asynccontextmanager
-async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
-    """Makes an empty home, and deletes it in the end."""
-    place = Path(tempfile.mkdtemp(prefix="rolloutpool-place-", dir=settings.runner_places))
-    try:
-        yield place
-    finally:
-        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 def lay_out(place: Path, files: Mapping[str, str]) -> None:

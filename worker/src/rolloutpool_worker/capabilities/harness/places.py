@@ -1,0 +1,74 @@
+"""Places: the homes of programs on a runner's machine. Each is empty at first, and is deleted at its end.
+
+1. A runner that is killed deletes nothing, and a home may hold prompts, tokens and gigabytes. So its process holds a
+   lock on each of its places for as long as it lives.
+2. A runner that starts deletes the places that nobody holds, and ends what may still run there.
+3. A place gets its name once it is locked, so nobody finds one that its runner is still making.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+
+# Runners of 0.2 named theirs `rolloutpool-place-…` and did not lock them.
+_NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
+
+
+@asynccontextmanager
+async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
+    """Makes an empty home, and deletes it in the end."""
+    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=settings.runner_places))
+    with _locked(made):
+        place = made.with_name(made.name.replace(_NEW, _NAME))
+        os.rename(made, place)
+        try:
+            yield place
+        finally:
+            await asyncio.to_thread(_delete, place)
+
+
+async def delete_left_places(settings: RunnerSettings, end: Callable[[Path], Awaitable[object]] | None = None) -> int:
+    """Deletes the places of runners that were killed; returns how many. `end` ends what may still run in one."""
+    deleted = 0
+    for place in _named(settings.runner_places or Path(tempfile.gettempdir())):
+        # Its runner lives, or it is another user's, or another runner was faster.
+        with suppress(OSError), _locked(place):
+            if end is not None:
+                await end(place)
+            await asyncio.to_thread(_delete, place)
+            deleted += 1
+    return deleted
+
+
+def variables_file(place: Path) -> Path:
+    """Where the variables of a program are that runs in a container: beside its home, which the container sees."""
+    return place.with_name(f"{place.name}.variables")
+
+
+def _named(folder: Path) -> list[Path]:
+    return list(folder.glob(f"{_NAME}*"))
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Holds a place; raises `OSError` where another process holds it, or it is no directory of this user."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(handle).st_uid != os.getuid():
+            raise PermissionError(f"{place} is another user's")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _delete(place: Path) -> None:
+    variables_file(place).unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
