@@ -51,7 +51,7 @@ PAUSE_SECONDS = (0.5, 1.0)
 VICTIMS = ("door", "worker", "redis", "runner", "program")
 LONGEST = 240.0
 DOOR_SECONDS = 5.0
-"""Between two kills of doors."""
+"""From one kill of a door, or from when there was no worker, to the next kill of one."""
 PROGRAM = Path(__file__).parents[1] / "support" / "small_program.py"
 
 
@@ -202,7 +202,7 @@ class Campaign:
         self.errors: list[str] = []
         self.ended = False
         self._killed: Counter[str] = Counter()
-        self._door_killed = 0.0
+        self._door_killed = self._workerless = 0.0
 
     async def session(self, name: str, number: int) -> None:
         """Runs one session, of a program here or of one that a runner starts."""
@@ -273,10 +273,11 @@ class Campaign:
         """Spares what no SDK and no option promises to outlast.
 
         A program is started again twice at the most. Behind a balancer a door is left that answers, and a call that was
-        held by two doors in a row, as long as a worker is replaced, can't be repeated a third time.
+        held by two doors in a row, while there was no worker to answer it, can't be repeated a third time.
         """
         if kind == "door":
-            if time.monotonic() - self._door_killed < DOOR_SECONDS or not await self._all_answer():
+            spared = time.monotonic() - max(self._door_killed, self._workerless) < DOOR_SECONDS
+            if spared or not await self._all_answer():
                 return False
             self._door_killed = time.monotonic()
         if kind == "program":
@@ -296,7 +297,8 @@ class Campaign:
         async with asyncio.timeout(LONGEST):
             while True:
                 with contextlib.suppress(ClientError):
-                    await self._client.workers()
+                    if not await self._client.workers():
+                        self._workerless = time.monotonic()
                     return
                 await asyncio.sleep(0.2)
 
