@@ -50,8 +50,12 @@ PAUSE_SECONDS = (0.5, 1.0)
 """Before each repetition, as OpenAI's SDK makes them."""
 VICTIMS = ("door", "worker", "redis", "runner", "program")
 LONGEST = 240.0
-DOOR_SECONDS = 5.0
-"""From one kill of a door, or from when there was no worker, to the next kill of one."""
+SPARED = {"door": 5.0, "redis": 30.0}
+"""Seconds between two kills.
+
+Behind a balancer a door is left that answers; a call that was held by two doors in a row, while there was no worker to
+answer it, can't be repeated a third time. Redis is started again after up to 15 s, which no runner's lease outlasts.
+"""
 PROGRAM = Path(__file__).parents[1] / "support" / "small_program.py"
 
 
@@ -202,7 +206,7 @@ class Campaign:
         self.errors: list[str] = []
         self.ended = False
         self._killed: Counter[str] = Counter()
-        self._door_killed = self._workerless = 0.0
+        self._spared = dict.fromkeys(SPARED, 0.0)
 
     async def session(self, name: str, number: int) -> None:
         """Runs one session, of a program here or of one that a runner starts."""
@@ -270,16 +274,12 @@ class Campaign:
         self.ended = True
 
     async def _may_kill(self, kind: str, pid: int) -> bool:
-        """Spares what no SDK and no option promises to outlast.
-
-        A program is started again twice at the most. Behind a balancer a door is left that answers, and a call that was
-        held by two doors in a row, while there was no worker to answer it, can't be repeated a third time.
-        """
-        if kind == "door":
-            spared = time.monotonic() - max(self._door_killed, self._workerless) < DOOR_SECONDS
-            if spared or not await self._all_answer():
+        """Spares what nobody promises to outlast (`SPARED`); a program is started again twice at the most."""
+        now = time.monotonic()
+        if kind in SPARED:
+            if now - self._spared[kind] < SPARED[kind] or (kind == "door" and not await self._all_answer()):
                 return False
-            self._door_killed = time.monotonic()
+            self._spared[kind] = now
         if kind == "program":
             command = command_of(pid)
             self._killed[command] += 1
@@ -298,7 +298,7 @@ class Campaign:
             while True:
                 with contextlib.suppress(ClientError):
                     if not await self._client.workers():
-                        self._workerless = time.monotonic()
+                        self._spared["door"] = time.monotonic()
                     return
                 await asyncio.sleep(0.2)
 
