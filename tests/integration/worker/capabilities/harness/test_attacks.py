@@ -3,22 +3,27 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx
 import pytest
+from tests.support.batches import claim, submit
 from tests.support.durable_redis import durable_redis
 from tests.support.harness import DoorProcess, LedEngine, LedPolicy, assert_all_once, client, running_door
 from tests.support.open_sessions import ASKS, OpenedSession, opened
 from tests.support.pool import Pool, opened_pool
 from tests.support.vllm_server import vllm_server
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_worker.capabilities.harness import runner
+from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime
 
 USER = {"role": "user", "content": "do 0"}
 
@@ -50,6 +55,40 @@ async def test_a_session_goes_on_after_a_redis_that_was_away(
                     result = await session.end()
     assert (result.status, result.attempt) == ("completed", 1)
     assert_all_once(result, led.sampled[before:])
+
+
+@pytest.mark.parametrize("ends", ["while Redis is away", "later"])
+async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str
+) -> None:
+    monkeypatch.setattr(runner, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "RENEW_SECONDS", 0.1)
+    script = f"echo >> {tmp_path}/starts; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo > {tmp_path}/ended"
+    harness = {"command": ["bash", "-c", script], "on_death": "fail"}
+    with durable_redis() as redis:
+        settings = RunnerSettings.model_validate({"redis_url": redis.url, "runner_process": "unsafe"})
+        async with opened_pool(redis.url) as pool:
+            (uid,) = await submit(pool.store, shared={"harness": harness}, asks={"harness": True})
+            sessions = Sessions(pool.store)
+            await sessions.want_place(await claim(pool.store, uid), reuse=True)
+            running = asyncio.create_task(runner.Runner(settings, pool.store, ProcessRuntime(settings)).run())
+            await asyncio.to_thread(eventually, (tmp_path / "starts").exists)
+            redis.kill()
+            if ends == "while Redis is away":
+                (tmp_path / "go").touch()
+                await asyncio.to_thread(eventually, (tmp_path / "ended").exists)
+            await asyncio.sleep(1.5)
+            redis.start()
+            await asyncio.sleep(0.3)
+            (tmp_path / "go").touch()
+
+            async def ended() -> SessionEnd | None:
+                return (await sessions.state(uid)).end
+
+            assert await until(ended, 20) == SessionEnd()
+            running.cancel()
+            await asyncio.wait([running])
+    assert (tmp_path / "starts").read_text() == "\n"
 
 
 async def test_a_session_that_waits_on_many_connections_takes_no_other_s(redis_url: str, led_url: str) -> None:

@@ -7,7 +7,8 @@
 3. One that dies is started again in a fresh place, twice at the most; one whose runner was lost, ten times. Its tools
    must not run twice in the old place, and what it had asked already is answered from the journal, unless the rollout
    says otherwise (`on_death`).
-4. A lease that is lost, or a rollout that has ended, ends the program.
+4. A lease that is lost, or a rollout that has ended, ends the program. While Redis is away no lease is lost: each
+   begins anew when it is back, and until then programs go on, and wait for their doors.
 """
 
 import asyncio
@@ -85,7 +86,9 @@ class Runner:
         except asyncio.CancelledError:
             # This runner stops: another one starts the program again.
             await self._stop(program)
-            await self._leave(place, None, died=False)
+            # Without Redis the lease runs out, and this runner counts as lost.
+            with suppress(StoreError):
+                await self._sessions.leave_place(place, None, died=False)
             raise
         finally:
             lease.cancel()
@@ -145,22 +148,24 @@ class Runner:
         return {"prompt": session.prompt, "url": url, "key": key}
 
     async def _hold(self, place: TakenPlace) -> None:
-        """Renews the lease; returns when the program has to end."""
-        left = LEASE_SECONDS
-        while left > 0:
+        """Renews the lease; returns when the program has to end.
+
+        Where Redis does not answer, the program goes on. If the place is another runner's meanwhile, a door refuses
+        what it says.
+        """
+        while True:
             await asyncio.sleep(RENEW_SECONDS)
-            try:
+            with suppress(StoreError):
                 if not await self._sessions.hold_place(place, LEASE_SECONDS):
                     return
-                left = LEASE_SECONDS
-            except StoreError:
-                # Unrenewed for so long, the place may be another runner's.
-                left -= RENEW_SECONDS
 
-    async def _leave(self, place: TakenPlace, how: SessionEnd | None, *, died: bool = True) -> None:
-        # Without Redis the lease runs out, and its runner counts as lost.
-        with suppress(StoreError):
-            await self._sessions.leave_place(place, how, died=died)
+    async def _leave(self, place: TakenPlace, how: SessionEnd | None) -> None:
+        """Ends the place; where Redis does not answer, once it does."""
+        while True:
+            with suppress(StoreError):
+                await self._sessions.leave_place(place, how)
+                return
+            await asyncio.sleep(RENEW_SECONDS)
 
     @staticmethod
     async def _stop(program: "asyncio.Task[SessionEnd | None]") -> None:
