@@ -51,6 +51,14 @@ class Beginning:
             return self.prompt_ids
         return tokens.ledger.ids if tokens.ledger.entries else None
 
+    def asked_plainly(self, turn: int) -> list[int] | None:
+        """Returns the prompt of a recorded turn that was asked without a mask; None of any other turn from 2 on.
+
+        It was the first own one of a rollout that had such a beginning itself.
+        """
+        recorded = self.script.turn(turn) if turn < self.turn else None
+        return None if recorded is None or recorded.summary.mask_sent is not None else recorded.prompt_ids
+
     def reach(self, tokens: TokenTrack, kind: TrainerKind) -> None:
         """Makes the ledger what the turn is sampled after. Asked again after a crash, it does the same again.
 

@@ -140,16 +140,25 @@ async def test_the_trunk_can_be_trained_too(
     trained = [sum(turn.sampled_tokens for turn in result.turns) for result in (child, grandchild)]
     masks = [sum(sum(sample.response_mask) for sample in result.samples) for result in (child, grandchild)]
     assert masks == [trained[0], grandchild.turns[1].sampled_tokens]
-    one = sampled_with_mask_1(parent.samples)
-    assert (
-        sampled_with_mask_1(child.samples)[: len(one) - parent.turns[2].sampled_tokens]
-        == one[: len(one) - parent.turns[2].sampled_tokens]
-    )
+    trunk = slice(trained[0] - child.turns[2].sampled_tokens)
+    assert sampled_with_mask_1(child.samples)[trunk] == sampled_with_mask_1(parent.samples)[trunk]
     assert 0.0 not in trunk_logprobs(child, 3)
     assert trunk_logprobs(grandchild, 2) == {0.0}
     for result in (child, untrained, grandchild):
         assert result.status is RolloutStatus.COMPLETED, result.failure
         await reproduced(result, tokenizers)
+
+
+async def test_forks_of_forks(worker: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache) -> None:
+    for keeps in (True, False):
+        async with scripted_trainer(tokenizer, *map(say, (ADD_COMPACT, AGAIN, ADD, "38.")), keeps_ids=keeps) as trainer:
+            parent = await worker.run_one(server_url=trainer.url, messages=QUESTION)
+            for turn in (2, 3, 4):
+                (child,) = await fork(worker, parent, turn, server_url=trainer.url)
+                check(child, parent, turn)
+                assert [one.mask_sent is None for one in child.turns] == [True] * turn + [False] * 3
+                await reproduced(child, tokenizers)
+                parent = child
 
 
 async def test_past_the_last_turn_where_a_limit_has_ended_it(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
