@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from rolloutpool_common.errors import RequestFault
 from rolloutpool_common.protocol.environments import CrashEffect
-from rolloutpool_common.protocol.journal import JournalRecord, TrainerKind, TurnRecord
+from rolloutpool_common.protocol.journal import JournalRecord, ObservationRecord, TrainerKind, TurnRecord
 from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.recorded import Script
@@ -78,7 +78,13 @@ class Beginning:
 
     def session_records(self, inherited: Sequence[JournalRecord]) -> Sequence[JournalRecord]:
         """Lists the records by which the session of an environment is brought to where it has to be."""
-        kept, session = len(self.script), self.script.session
-        if session is None or sum(isinstance(one, TurnRecord) for one in inherited) >= max(kept, 1):
+        kept, session, records = len(self.script), self.script.session, self.script.records
+        turns = sum(isinstance(one, TurnRecord) for one in inherited)
+        # A worker may have ended between a recorded turn and the session's answer to it.
+        if session is None or (turns >= max(kept, 1) and _answers(inherited) >= _answers(records)):
             return inherited
-        return () if not kept and session.crash is CrashEffect.NONE else self.script.records
+        return () if not kept and session.crash is CrashEffect.NONE else records
+
+
+def _answers(records: Sequence[JournalRecord]) -> int:
+    return sum(isinstance(one, ObservationRecord) and one.environment is not None for one in records)
