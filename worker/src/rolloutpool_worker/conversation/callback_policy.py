@@ -67,7 +67,7 @@ class CallbackPolicy:
         """Decides with which masks a turn is tried; see `Policy.plan`."""
         wire, beginning = branch.history.wire, branch.beginning
         if beginning is not None and turn == beginning.turn:
-            body = self._channel.body(wire, 0, beginning.prompt(branch.tokens))
+            body = self._channel.body(wire, 0, beginning.prompt(branch.tokens, branch.history))
             return PlannedTurn(_NO_MASK, body.digest, edited)
         if beginning is not None and beginning.asked_plainly(turn) is not None:
             return PlannedTurn(_NO_MASK, self._channel.body(wire, 0).digest, edited)
@@ -135,11 +135,11 @@ class CallbackPolicy:
     async def _ask_first(self, branch: Branch, beginning: Beginning) -> tuple[Reply, AskedTurn]:
         """Asks the first turn behind recorded ones: with the ids that it is sampled after, or else without."""
         planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
-        turn, prompt, origin = beginning.turn, beginning.prompt(tokens), beginning.in_place_of
+        turn, prompt, origin = beginning.turn, beginning.prompt(tokens, branch.history), beginning.in_place_of
         body = self._channel.body(wire, 0, prompt)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        beginning.reach(tokens, self.open_tokens().kind)
+        beginning.reach(tokens, branch.history, self.open_tokens().kind)
         asked = AskedTurn(turn, edited=planned is not None and planned.edited)
         try:
             return await self._channel.sample(TurnCall(turn, body, in_place_of=origin)), asked

@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -28,7 +27,6 @@ from rolloutpool_common.protocol.endpoint import EndpointOptions, EndpointProtoc
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.protocol.errors import Fault
 from rolloutpool_common.protocol.journal import (
-    EditRecord,
     EnvironmentRecord,
     JournalRecord,
     JournalUnreadable,
@@ -36,7 +34,7 @@ from rolloutpool_common.protocol.journal import (
     TurnRecord,
 )
 from rolloutpool_common.protocol.kept_journal import JournalMissing, KeptJournal, ResultChanged, read_journal
-from rolloutpool_common.protocol.options import OnLimit, RolloutOptions
+from rolloutpool_common.protocol.options import RolloutOptions
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.store import NewBatch
 
@@ -59,7 +57,7 @@ def plan_fork(
     """Makes the batch of a rollout's forks."""
     result = RolloutResult.model_validate_json(data)
     journal = _journal_of(result)
-    _check_turn(result, journal.records, request)
+    _check_turn(result, request)
     _check_environment(journal.records, request.turn)
     document = _document(result, journal.submitted, request)
     try:
@@ -84,7 +82,7 @@ def _journal_of(result: RolloutResult) -> KeptJournal:
     return journal
 
 
-def _check_turn(result: RolloutResult, records: Sequence[JournalRecord], request: ForkRequest) -> None:
+def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
     faults, turns = FaultList(), len(result.turns)
     # A conversation that was graded had ended, also where its grade has failed.
     reason = result.finish_reason if result.grade is None else result.grade.finish_reason
@@ -98,9 +96,6 @@ def _check_turn(result: RolloutResult, records: Sequence[JournalRecord], request
     max_turns = request.max_turns or options.get("max_turns", RolloutOptions.model_fields["max_turns"].default)
     if request.turn > max_turns:
         faults.add("max_turns", f"is {max_turns}, so that turn {request.turn} is never sampled; give a higher one")
-    elif request.turn == max_turns and _is_summary(options, records, request.turn):
-        # Without a turn for the answer no summary is asked for, and the parent's prompt asks for one.
-        faults.add("max_turns", f"is {max_turns}, and turn {request.turn} is a summary, which another turn must follow")
     total = RolloutOptions.model_fields["max_tokens_total"].default
     most = request.max_tokens_total or options.get("max_tokens_total", total)
     kept = sum(turn.sampled_tokens for turn in result.turns[: request.turn - 1])
@@ -117,14 +112,6 @@ def _has_answered(result: RolloutResult) -> bool:
     options = _options_of(result)
     plain = options.get("agent") is None and options.get("environment") is None
     return plain and "termination_strategy" not in result.metadata and not result.turns[-1].tool_calls
-
-
-def _is_summary(options: dict[str, Any], records: Sequence[JournalRecord], turn: int) -> bool:
-    """Whether a turn was asked for a summary, because the context had reached its limit."""
-    if (options.get("context") or {}).get("on_limit") != OnLimit.SUMMARISE:
-        return False
-    behind = [after for one, after in pairwise(records) if isinstance(one, TurnRecord)]
-    return len(behind) >= turn and isinstance(behind[turn - 1], EditRecord)
 
 
 def _check_environment(records: Sequence[JournalRecord], turn: int) -> None:

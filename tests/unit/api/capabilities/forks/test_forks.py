@@ -141,18 +141,6 @@ def test_an_edited_history_begins_with_what_was_submitted() -> None:
     assert [message.content for message in spec.messages] == ["first"]
 
 
-def test_a_summary_needs_a_turn_behind_it() -> None:
-    edit = EditRecord(messages=[MESSAGES[0].wire()], entries=(), planned=ANSWER.planned)
-    for on_limit, refused in ("summarise", True), ("truncate", False):
-        options = {"context": {"limit_tokens": 16, "on_limit": on_limit}, "max_turns": 3}
-        result = parent(options, (FIRST, ANSWER, SECOND, edit), submitted="ask")
-        assert planned(result, 2, server_url=URL).trunk
-        if refused:
-            assert "is a summary" in faults(result, 2, max_turns=2)["max_turns"]
-        else:
-            assert planned(result, 2, server_url=URL, max_turns=2).trunk
-
-
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH, FinishReason.ENVIRONMENT])
 def test_past_the_end(reason: FinishReason) -> None:
     found = faults(parent(finish_reason=reason), 3)
