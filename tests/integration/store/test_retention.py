@@ -189,8 +189,8 @@ async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, r
     assert await store.batches.status(long.batch_id, OWNER) is not None
     assert await store.batches.status(running.batch_id, OWNER) is not None
     assert await raw.pttl("rp:idempotency:tests:running") == -1
-    assert not await store.batches.was_submitted(OWNER, "short")
-    assert await store.batches.was_submitted(OWNER, "long")
+    assert await store.batches.submitted(OWNER, "short") is None
+    assert await store.batches.submitted(OWNER, "long") == long.batch_id
 
 
 async def test_a_deletion_leaves_a_key_to_the_batch_that_has_it_now(store: Store, raw: Any) -> None:
