@@ -45,6 +45,14 @@ def rollout(index: int, *samples: dict[str, Any], **changes: Any) -> RolloutResu
 ONE = sample([1, 2, 3], 2, 3, 1, version="7")
 PLAIN = rollout(4, ONE, group="g", metadata={"task": "sums"}, spans={"llm_ms": 1500, "tools_ms": 250})
 FORKED = rollout(5, sample([1, 2], 2), sample([1, 2, 9, 9, 9], 4), alignment="forked")
+UPDATED = ONE | {
+    "segments": [
+        {"kind": "sampled", "start": 0, "n": 1, "turn": 1, "policy_version": "7"},
+        {"kind": "sampled", "start": 1, "n": 1, "turn": 1, "policy_version": "8"},
+        *ONE["segments"][1:],
+    ]
+}
+"""The same ids; an engine's weights were updated in the middle of the first turn."""
 UNTRAINED = ONE | {"response_mask": [0] * 6}
 
 

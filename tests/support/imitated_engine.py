@@ -153,6 +153,7 @@ class ImitatedEngine:
         self._starts: dict[tuple[str, int], int] = {}
         self._aborts: list[int] = []
         self._updates: dict[int, str] = {}
+        self._named: set[str] = set()
 
     @property
     def close_id(self) -> int | None:
@@ -164,6 +165,12 @@ class ImitatedEngine:
             return list(answer)
         close = self._tokenizer.close_id
         return [*self._tokenizer.encode(answer), *([] if close is None else [close])]
+
+    def check_name(self, name: str) -> None:
+        """Refuses a name that a request has had. SGLang does while that runs, and notices late that nobody waits."""
+        if name in self._named:
+            raise Refusal(400, {"error": {"message": f"Duplicate request ID detected: {name}"}})
+        self._named.add(name)
 
     def ids_of(self, turn: int) -> list[int]:
         """What the policy says on a turn, counted from 1; the last answer is said again and again."""
@@ -248,6 +255,7 @@ async def served(
         try:
             if engine.key is not None and asked.headers.get("authorization") != f"Bearer {engine.key}":
                 raise Refusal(401, {"error": "Unauthorized"})
+            engine.check_name(asked.name)
             if engine.before is not None:
                 await engine.before(asked)
             if engine.refusals:

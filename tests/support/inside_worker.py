@@ -107,6 +107,10 @@ class InsideWorker:
     async def run_in_pieces(self, **rollout: Any) -> RolloutResult:
         """Runs one rollout on as many workers as its journal has records, each of which adds one."""
         (uid,) = await self.submit(rollout)
+        return await self.take_in_pieces(uid)
+
+    async def take_in_pieces(self, uid: str) -> RolloutResult:
+        """Runs a submitted rollout likewise."""
         for records in range(1, 1000):
             async with inside_worker(self._redis_url, self.services.tokenizers, **self._settings) as worker:
                 worker.stop_after(records)

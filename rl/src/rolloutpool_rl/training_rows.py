@@ -103,12 +103,14 @@ class TrainingRow:
     @property
     def action_ranges(self) -> list[tuple[int, int]]:
         """Returns where the policy's turns lie in `ids`, end exclusive."""
-        return [(start, end) for start, end, _ in self._sampled]
+        return [(start, end) for _, start, end in self.turn_ranges]
 
     @property
     def turn_ranges(self) -> list[tuple[int, int, int]]:
         """Of each trained turn of the policy: its number, from 1, and where it lies in `ids`, end exclusive."""
-        return [(segment.turn, start, end) for start, end, segment in self._sampled]
+        # Over an update of the weights a turn has several segments.
+        turns = (list(parts) for _, parts in groupby(self._sampled, key=lambda part: part[2].turn))
+        return [(parts[0][2].turn, parts[0][0], parts[-1][1]) for parts in turns]
 
     @property
     def version_names(self) -> list[str]:

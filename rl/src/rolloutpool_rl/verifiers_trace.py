@@ -14,6 +14,7 @@ branch, is one training sample. Each of our samples is one path:
 It has no place for policy versions, and for a sample whose messages an agent edited, which is refused.
 """
 
+from itertools import groupby
 from typing import Any
 
 from rolloutpool_common.protocol.result import RolloutResult
@@ -70,9 +71,11 @@ def _append_path(nodes: list[dict[str, Any]], row: TrainingRow) -> None:
         parent = len(nodes) - 1
 
     position, written = 0, 0
-    for segment in segments:
-        start = len(row.sample.prompt_ids) + segment.start
-        place = answers[segment.turn - 1]
+    for turn, of_turn in groupby(segments, key=lambda segment: segment.turn):
+        # Over an update of the weights a turn has several.
+        parts = list(of_turn)
+        start, end = (len(row.sample.prompt_ids) + at for at in (parts[0].start, parts[-1].start + parts[-1].n))
+        place = answers[turn - 1]
         before, context = messages[written:place], row.ids[position:start]
         for message in before:
             add(
@@ -82,9 +85,9 @@ def _append_path(nodes: list[dict[str, Any]], row: TrainingRow) -> None:
             )
         # Without a message of its own the context goes in front of the turn's own ids, as a template's header does.
         lead = [] if before else context
-        ids = row.ids[start : start + segment.n]
-        flags = [bool(flag) for flag in row.whole_mask[start : start + segment.n]]
-        logprobs = row.whole_logprobs[start : start + segment.n]
+        ids = row.ids[start:end]
+        flags = [bool(flag) for flag in row.whole_mask[start:end]]
+        logprobs = row.whole_logprobs[start:end]
         add(
             messages[place],
             [*lead, *ids],
@@ -92,7 +95,7 @@ def _append_path(nodes: list[dict[str, Any]], row: TrainingRow) -> None:
             mask=[False] * len(lead) + flags,
             logprobs=[value for value, flag in zip(logprobs, flags, strict=True) if flag],
         )
-        position, written = start + segment.n, place + 1
+        position, written = end, place + 1
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

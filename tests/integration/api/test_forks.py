@@ -83,6 +83,23 @@ async def test_by_the_caller_s_own_name_and_once_per_key(client: httpx.AsyncClie
     assert "has not ended" in named.json()["error"]["message"]
 
 
+async def test_once_per_key_although_the_parent_was_deleted(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
+    parent = await ended(client, worker)
+    document = {"turn": 1, "server_url": URL}
+    first = await fork(client, parent.uid, document, **{"Idempotency-Key": "k"})
+    assert first.status_code == 202
+    await client.delete(f"/v1/batches/{parent.batch_id}", params={"purge": True})
+    again = await fork(client, parent.uid, document, **{"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["batch_id"]) == (200, first.json()["batch_id"])
+    for name, changes, key, status in (
+        (parent.uid, {"turn": 2}, "k", 409),
+        (parent.uid, {}, "another", 404),
+        ("b" + "0" * 32 + "-0", {}, "k", 404),
+    ):
+        answer = await fork(client, name, {**document, **changes}, **{"Idempotency-Key": key})
+        assert answer.status_code == status, answer.text
+
+
 async def test_what_is_refused(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     cases: list[tuple[Any, int, str]] = [
         ({"turn": 0, "server_url": URL}, 422, "turn"),

@@ -189,8 +189,19 @@ async def test_each_batch_has_the_time_that_it_was_accepted_with(store: Store, r
     assert await store.batches.status(long.batch_id, OWNER) is not None
     assert await store.batches.status(running.batch_id, OWNER) is not None
     assert await raw.pttl("rp:idempotency:tests:running") == -1
-    assert not await store.batches.was_submitted(OWNER, "short")
-    assert await store.batches.was_submitted(OWNER, "long")
+    assert await store.batches.submitted(OWNER, "short") is None
+    assert await store.batches.submitted(OWNER, "long") == long.batch_id
+
+
+async def test_a_deletion_leaves_a_key_to_the_batch_that_has_it_now(store: Store, raw: Any) -> None:
+    old, new, again = (new_batch(key="step 7", v1=True) for _ in range(3))
+    await store.batches.submit(old)
+    await finish(store, uids_of(old)[0])
+    # A rollout of protocol v1 is kept for a day, and its key for ten minutes.
+    assert await raw.pexpire(f"rp:idempotency:{OWNER}:step 7", 0)
+    assert (await store.batches.submit(new)).created
+    await store.batches.delete(old.batch_id)
+    assert await store.batches.submit(again) == (new.batch_id, False)
 
 
 async def test_the_stream_of_wake_ups_is_capped(store: Store, raw: Any) -> None:

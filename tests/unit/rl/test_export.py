@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, failure, rollout, sample
+from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UPDATED, failure, rollout, sample
 
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.export import (
@@ -225,6 +225,7 @@ def test_nemo_rl() -> None:
         {"role": "assistant", "content": "", "token_ids": [105], "generation_logprobs": [-0.5]},
     ]
     assert len(nemo_rl_message_logs(FORKED)) == 2
+    assert nemo_rl_message_logs(rollout(4, UPDATED)) == [got]
 
 
 def test_a_turn_that_an_agent_took_out_of_training_is_context() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, failure, rollout
+from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, UPDATED, failure, rollout
 
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.nemo_gym_response import nemo_gym_response
@@ -51,6 +51,10 @@ def test_a_turn_that_an_agent_took_out_of_training_is_context() -> None:
     ids, mask = as_nemo_rl_reads(nemo_gym_response(rollout(1, untrained), {}))
     assert ids == [1, 2, 3, *ONE["response_ids"]]
     assert mask == [0] * 8 + [1]
+
+
+def test_a_turn_over_an_update_of_the_weights_is_one() -> None:
+    assert nemo_gym_response(rollout(4, UPDATED), {}) == nemo_gym_response(rollout(4, ONE), {})
 
 
 def test_what_was_cut_is_incomplete() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, failure, rollout
+from tests.support.exported_rollouts import FORKED, MESSAGES, ONE, PLAIN, UNTRAINED, UPDATED, failure, rollout
 
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.verifiers_trace import verifiers_trace
@@ -43,6 +43,10 @@ def test_a_fork_is_another_path() -> None:
     nodes = path(trace, len(trace["nodes"]) - 1)
     assert [token for node in nodes for token in node["token_ids"]] == [1, 2, 9, 9, 9, 100, 101, 102, 103]
     assert trace["rewards"] == {"reward": None}
+
+
+def test_a_turn_over_an_update_of_the_weights_is_one_node() -> None:
+    assert verifiers_trace(rollout(4, UPDATED), task={}) == verifiers_trace(rollout(4, ONE), task={})
 
 
 def test_failures_of_the_policy_are_told() -> None:

@@ -109,7 +109,7 @@ async def submit_batch(
     """
     body = await read_json_body(request)
     # A batch that was accepted before is not checked again against the workers that live now.
-    replay = idempotency_key is not None and await services.store.batches.was_submitted(
+    replay = idempotency_key is not None and await services.store.batches.submitted(
         caller.name, batch_key(idempotency_key)
     )
     catalog = None if replay else Catalog.of(await services.store.workers.known())

@@ -129,8 +129,8 @@ def read_journal(result: RolloutResult) -> KeptJournal:
     """Reads the journal that a result carries."""
     if result.replay is None:
         raise JournalMissing(
-            "it carries no record: its batch wanted none (replay_record), nothing was sampled, or what was is not "
-            "delivered (stale, quarantined)"
+            "it carries no record: its batch wanted none (replay_record), nothing was sampled, what was is not "
+            "delivered (stale, quarantined), or a program led it"
         )
     if result.replay.journal is None:
         raise JournalMissing("its record is of release 0.2; use that release to replay or fork it")

@@ -252,10 +252,11 @@ class Batches:
             trunk=await self._rollouts.trunk(batch_id),
         )
 
-    async def was_submitted(self, owner: str, idempotency_key: str) -> bool:
-        """Tells whether this idempotency key was used before, with any content."""
+    async def submitted(self, owner: str, idempotency_key: str) -> str | None:
+        """Returns the batch that this idempotency key has brought, with any content; None where it is free."""
         with store_errors():
-            return bool(await self._redis.exists(keys.idempotency(owner, idempotency_key)))
+            batch_id = await self._redis.hget(keys.idempotency(owner, idempotency_key), "batch")
+        return None if batch_id is None else str(batch_id.decode())
 
     async def total(self, batch_id: str, owner: str | None, *, reader: str | None = None) -> int | None:
         """Reads how many rollouts a batch has."""

@@ -2,7 +2,7 @@
 
 1. The batch is marked: from now on its pages are refused, because a page of what is left would look like all of it.
 2. Its rollouts go first, `CHUNK` at a time: their hashes, results, histories and names, and what capabilities keep.
-3. Then what its owner held with it (`usage.py`).
+3. Then what its owner held with it (`usage.py`), and its idempotency key.
 4. The batch's own keys go last, together with its places in the lists of batches. If this process dies before that, the
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
@@ -42,9 +42,7 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
     """Deletes a batch; does nothing where it is gone already."""
     redis = connection.redis
     with store_errors():
-        total, finished, owner, idempotency = await redis.hmget(
-            keys.batch(batch_id), "total", "finished_ms", "owner", "idempotency"
-        )
+        total, finished, owner = await redis.hmget(keys.batch(batch_id), "total", "finished_ms", "owner")
         if total is None:
             await redis.zrem(keys.ENDED, batch_id)
             return
@@ -63,7 +61,7 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
         for name in noted:
             # What 0.2 has noted with its batches, and nobody reads any more.
             pipe.unlink(f"{keys.PREFIX}{name.decode()}", f"{keys.PREFIX}{name.decode()}:{owner.decode()}")
-        pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS), *([idempotency] if idempotency else []))
+        pipe.unlink(*(keys.batch(batch_id, part) for part in BATCH_PARTS))
         # Most batches stand in two of these four lists.
         for v1 in (False, True):
             for whose in (None, owner.decode()):

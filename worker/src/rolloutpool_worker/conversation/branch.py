@@ -197,6 +197,8 @@ class Branch:
         certain = self._claim.clean or place.is_own
         # A recorded turn is asked of nobody.
         asks = beginning is None or turn >= beginning.turn
+        if beginning is not None and not asks:
+            beginning.check_steps(turn, self.history)
         if asks and not certain and not await self._may_ask_again():
             raise refuse_ambiguous(turn)
         failpoints.hit("worker.obs_before_call")

@@ -12,7 +12,7 @@ A turn is planned once, journaled, and asked with the very same body by any work
    once more, with the ledger's ids, from which it can prove and restore the session (`past_tokens`).
 
 The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. The first turn behind
-recorded ones is a first turn to its trainer, too (`beginning`).
+recorded ones is a first turn to its trainer, too (`beginning`), and stays one where it is recorded itself.
 """
 
 import logging
@@ -67,20 +67,25 @@ class CallbackPolicy:
         """Decides with which masks a turn is tried; see `Policy.plan`."""
         wire, beginning = branch.history.wire, branch.beginning
         if beginning is not None and turn == beginning.turn:
-            body = self._channel.body(wire, 0, beginning.prompt(branch.tokens))
+            body = self._channel.body(wire, 0, beginning.prompt(branch.tokens, branch.history))
             return PlannedTurn(_NO_MASK, body.digest, edited)
+        if beginning is not None and beginning.asked_plainly(turn) is not None:
+            return PlannedTurn(_NO_MASK, self._channel.body(wire, 0).digest, edited)
         plan = await branch.tokens.plan_mask(branch.history.messages, turn, edited=edited)
         body = self._bodies[branch.number] = self._channel.body(wire, plan.lengths[0])
         return PlannedTurn(plan, body.digest, edited)
 
     async def ask(self, branch: Branch, turn: int) -> tuple[Reply, AskedTurn]:
         """Asks a turn; see `Policy.ask`."""
-        planned, tokens = branch.planned, branch.tokens
-        if branch.beginning is not None and turn == branch.beginning.turn:
-            return await self._ask_first(branch, branch.beginning)
-        if planned is None:
+        planned, tokens, beginning = branch.planned, branch.tokens, branch.beginning
+        if beginning is not None and turn == beginning.turn:
+            return await self._ask_first(branch, beginning)
+        plain = None if planned is None or beginning is None else beginning.asked_plainly(turn)
+        if plain is not None:
+            tokens.ledger.accept_echo(plain)
+        if planned is None or plain is not None:
             call = TurnCall(turn, self._channel.body(branch.history.wire, 0), branch=branch.number)
-            return await self._channel.sample(call), AskedTurn(turn)
+            return await self._channel.sample(call), AskedTurn(turn, edited=planned is not None and planned.edited)
         plan, edited = planned.plan, planned.edited
         echo = tokens.offer_prefix(turn, edited=edited)
         call = TurnCall(
@@ -130,11 +135,11 @@ class CallbackPolicy:
     async def _ask_first(self, branch: Branch, beginning: Beginning) -> tuple[Reply, AskedTurn]:
         """Asks the first turn behind recorded ones: with the ids that it is sampled after, or else without."""
         planned, wire, tokens = branch.planned, branch.history.wire, branch.tokens
-        turn, prompt, origin = beginning.turn, beginning.prompt(tokens), beginning.in_place_of
+        turn, prompt, origin = beginning.turn, beginning.prompt(tokens, branch.history), beginning.in_place_of
         body = self._channel.body(wire, 0, prompt)
         if planned is not None and body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
-        beginning.reach(tokens, self.open_tokens().kind)
+        beginning.reach(tokens, branch.history, self.open_tokens().kind)
         asked = AskedTurn(turn, edited=planned is not None and planned.edited)
         try:
             return await self._channel.sample(TurnCall(turn, body, in_place_of=origin)), asked

@@ -86,7 +86,8 @@ def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
     faults, turns = FaultList(), len(result.turns)
     # A conversation that was graded had ended, also where its grade has failed.
     reason = result.finish_reason if result.grade is None else result.grade.finish_reason
-    ended = (result.status is RolloutStatus.COMPLETED or result.grade is not None) and reason in _LAST
+    complete = result.status is RolloutStatus.COMPLETED or result.grade is not None
+    ended = complete and (reason in _LAST or (reason is FinishReason.MAX_TOKENS and _has_answered(result)))
     last = turns if ended else turns + 1
     if request.turn > last:
         why = f"it ended with {reason}, so " if ended else ""
@@ -104,6 +105,13 @@ def _check_turn(result: RolloutResult, request: ForkRequest) -> None:
         )
     if faults.total:
         raise Rejected(faults.listed, faults.total)
+
+
+def _has_answered(result: RolloutResult) -> bool:
+    """Whether the last turn would have ended the conversation, had it not used up the limit of tokens."""
+    options = _options_of(result)
+    plain = options.get("agent") is None and options.get("environment") is None
+    return plain and "termination_strategy" not in result.metadata and not result.turns[-1].tool_calls
 
 
 def _check_environment(records: Sequence[JournalRecord], turn: int) -> None:

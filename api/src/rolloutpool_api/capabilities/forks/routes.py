@@ -9,7 +9,7 @@ from rolloutpool_api.access import Submitter
 from rolloutpool_api.body import StrictRoute, off_loop
 from rolloutpool_api.capabilities.forks.plan import plan_fork
 from rolloutpool_api.checks import Catalog
-from rolloutpool_api.errors import Conflict
+from rolloutpool_api.errors import Conflict, ResourceUnknown
 from rolloutpool_api.routes.batches import accepted_batch
 from rolloutpool_api.routes.openapi_errors import errors
 from rolloutpool_api.routes.rollouts import RolloutName, find_uid, unknown_rollout
@@ -48,15 +48,21 @@ async def fork_rollout(
     """
     # A fork's results hold the parent's tokens.
     caller.must(KeyScope.READ)
-    uid = await find_uid(services, rollout_id, caller)
-    data = await services.store.rollouts.result(uid)
+    again = idempotency_key is not None and await services.store.batches.submitted(
+        caller.name, batch_key(idempotency_key)
+    )
+    try:
+        uid = await find_uid(services, rollout_id, caller)
+        data = await services.store.rollouts.result(uid)
+    except ResourceUnknown:
+        # The same request again, whose parent may be deleted by now: its forks' batch has the parent's result.
+        uid, data = rollout_id, await services.store.rollouts.trunk(again) if again else None
+        if data is None:
+            raise
     if data is None:
         if await services.store.rollouts.view(uid, caller.sees) is None:
             raise unknown_rollout(rollout_id)
         raise Conflict(f"rollout {uid} has not ended; a fork begins with its result")
-    again = idempotency_key is not None and await services.store.batches.was_submitted(
-        caller.name, batch_key(idempotency_key)
-    )
     catalog = None if again else Catalog.of(await services.store.workers.known())
     new = await off_loop(
         len(data),
@@ -64,6 +70,8 @@ async def fork_rollout(
             data, request, catalog, services.restrictions, owner=caller.name, idempotency_key=idempotency_key
         ),
     )
+    if new.labels["forked_from"] != uid:
+        raise unknown_rollout(rollout_id)
     try:
         submitted = await services.submit(new)
     except IdempotencyKeyReused as conflict:

@@ -1,7 +1,10 @@
--- Take a batch that is about to be deleted out of what its owner holds.
+-- Take a batch that is about to be deleted out of what its owner holds, with its idempotency key.
 -- ARGV: batch.
 -- Answer: 1, or 0: it was taken out before, or never counted.
 local batch = ARGV[1]
+-- A key that is kept for a shorter time than its batch may have been free, and be another batch's now.
+local idempotency = redis.call('HGET', k_batch(batch), 'idempotency')
+if idempotency and redis.call('HGET', idempotency, 'batch') == batch then redis.call('UNLINK', idempotency) end
 settle_usage(batch)
 local owner, key, held_bytes = unpack(redis.call('HMGET', k_batch(batch), 'owner', 'reserve', 'held_bytes'))
 if not key then return 0 end

@@ -52,11 +52,9 @@ def parent(
     """Two turns of eight sampled ids."""
     plain = rollout(
         sample("ask", ("sampled", "aaaaaaaa", 1), ("glue", "-", 1), ("sampled", "bbbbbbbb", 2)),
-        turns=[turn(1), turn(2)],
         messages=MESSAGES,
-        metadata={"a": 1, "b": 2},
         labels={"x": "y"},
-        **changes,
+        **{"turns": [turn(1), turn(2)], "metadata": {"a": 1, "b": 2}, **changes},
     )
     asked = Message(role="user", content=submitted).wire()
     return carrying(plain, records, [asked], options={**OPTIONS, **(options or {})})
@@ -149,6 +147,16 @@ def test_past_the_end(reason: FinishReason) -> None:
     assert "2 is the last" in found["turn"]
     assert "2 turns" in found["turn"]
     assert planned(parent(finish_reason=reason), 2, server_url=URL).trunk
+
+
+def test_past_an_answer_that_used_up_the_tokens() -> None:
+    answered: dict[str, Any] = {"turns": [turn(1), turn(2, tool_calls=0)], "finish_reason": FinishReason.MAX_TOKENS}
+    assert "2 is the last" in faults(parent(**answered), 3, max_tokens_total=100)["turn"]
+    # What these agents and strategies do behind an answer is their own.
+    for options in {"agent": "mine"}, {"environment": {"name": "game"}}:
+        assert planned(parent(options, **answered), 3, server_url=URL, max_tokens_total=100).trunk
+    hinted = parent(**answered, metadata={"termination_strategy": "mine"})
+    assert planned(hinted, 3, server_url=URL, max_tokens_total=100).trunk
 
 
 @pytest.mark.parametrize(

@@ -140,16 +140,25 @@ async def test_the_trunk_can_be_trained_too(
     trained = [sum(turn.sampled_tokens for turn in result.turns) for result in (child, grandchild)]
     masks = [sum(sum(sample.response_mask) for sample in result.samples) for result in (child, grandchild)]
     assert masks == [trained[0], grandchild.turns[1].sampled_tokens]
-    one = sampled_with_mask_1(parent.samples)
-    assert (
-        sampled_with_mask_1(child.samples)[: len(one) - parent.turns[2].sampled_tokens]
-        == one[: len(one) - parent.turns[2].sampled_tokens]
-    )
+    trunk = slice(trained[0] - child.turns[2].sampled_tokens)
+    assert sampled_with_mask_1(child.samples)[trunk] == sampled_with_mask_1(parent.samples)[trunk]
     assert 0.0 not in trunk_logprobs(child, 3)
     assert trunk_logprobs(grandchild, 2) == {0.0}
     for result in (child, untrained, grandchild):
         assert result.status is RolloutStatus.COMPLETED, result.failure
         await reproduced(result, tokenizers)
+
+
+async def test_forks_of_forks(worker: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache) -> None:
+    for keeps in (True, False):
+        async with scripted_trainer(tokenizer, *map(say, (ADD_COMPACT, AGAIN, ADD, "38.")), keeps_ids=keeps) as trainer:
+            parent = await worker.run_one(server_url=trainer.url, messages=QUESTION)
+            for turn in (2, 3, 4):
+                (child,) = await fork(worker, parent, turn, server_url=trainer.url)
+                check(child, parent, turn)
+                assert [one.mask_sent is None for one in child.turns] == [True] * turn + [False] * 3
+                await reproduced(child, tokenizers)
+                parent = child
 
 
 async def test_past_the_last_turn_where_a_limit_has_ended_it(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
@@ -201,18 +210,11 @@ async def test_after_an_edit(
             await reproduced(child, tokenizers)
 
 
-async def test_a_worker_that_dies_in_the_trunk_or_after_it(
-    worker: InsideWorker, fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache
-) -> None:
+async def test_a_worker_that_dies_in_the_trunk_or_after_it(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
     parent = await run_parent(worker, tokenizer)
     async with scripted_trainer(tokenizer, say(ADD), say("It is 38.")) as trainer:
         (uid,) = await submitted(worker, parent, 3, server_url=trainer.url)
-        for records in range(1, 20):
-            async with inside_worker(fake_redis, tokenizers, infra_retries=0) as piece:
-                piece.stop_after(records)
-                if await piece.take(uid) != "drained":
-                    break
-        child = await worker.result(uid)
+        child = await worker.take_in_pieces(uid)
         check(child, parent, 3, trainer)
         assert child.attempt == 7
         # No turn was asked twice.
@@ -260,8 +262,8 @@ async def test_an_engine_s_fork_is_refused_where_its_prompt_is_another(
 
 
 @pytest.mark.parametrize("name", ["game_stateless", "game_restartable", "game_snapshot", "text_game"])
-async def test_in_an_environment(
-    worker: InsideWorker, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, name: str
+async def test_in_an_environment_whichever_record_was_the_last_of_a_worker(
+    worker: InsideWorker, fake_redis: str, tokenizer: ChatTokenizer, tokenizers: TokenizerCache, name: str
 ) -> None:
     async with scripted_trainer(tokenizer, *(guess(name, n) for n in (WRONG, WRONG, RIGHT))) as trainer:
         parent = await worker.run_one(
@@ -270,16 +272,21 @@ async def test_in_an_environment(
     assert parent.finish_reason is FinishReason.ENVIRONMENT
     for turn in (1, 2, 3):
         async with scripted_trainer(tokenizer, guess(name, RIGHT)) as trainer:
-            (child,) = await fork(worker, parent, turn, server_url=trainer.url)
-            check(child, parent, turn, trainer)
-            assert child.environment is not None
-            assert child.environment.reward == 1.0
-            assert child.environment.step_rewards == [-0.5] * (turn - 1) + [1.0]
-            assert child.environment.step_turns == [*range(1, turn + 1)]
-            # A session that has seen the parent's guesses counts them.
-            seen = 1 if name == "game_stateless" else turn
-            assert child.messages[-1].content == f"right at guess {seen}"
-            await reproduced(child, tokenizers)
+            for records, uid in enumerate(await submitted(worker, parent, turn, n=8, server_url=trainer.url), 1):
+                async with inside_worker(fake_redis, tokenizers) as first:
+                    first.stop_after(records)
+                    await first.take(uid)
+                await worker.take(uid)
+                child = await worker.result(uid)
+                check(child, parent, turn, trainer)
+                assert child.environment is not None
+                assert child.environment.reward == 1.0
+                assert child.environment.step_rewards == [-0.5] * (turn - 1) + [1.0]
+                assert child.environment.step_turns == [*range(1, turn + 1)]
+                # A session that has seen the parent's guesses counts them.
+                seen = 1 if name == "game_stateless" else turn
+                assert child.messages[-1].content == f"right at guess {seen}"
+                await reproduced(child, tokenizers)
 
 
 async def test_an_environment_that_answers_otherwise_than_to_the_parent(

@@ -128,15 +128,13 @@ class EngineChannel:
         text, done, aborts, idle = prompt.text, 0, 0, 0
         started = time.monotonic()
         while (left := await self._room(prompt.length, done, where)) > 0:
-            self._calls += 1
-            # Attempts and calls are counted, because an engine refuses two requests of one name at the same time.
-            name = f"{uid}/{turn}.{self._asking.attempt}.{self._calls}"
             gated = time.monotonic()
             salt = await self._let_through(prompt, done, salt)
             # What a paused run takes is not the engine's: it has a limit of its own.
             started += time.monotonic() - gated
             length = prompt.length + done
-            call = EngineCall(name, session, text, left, salt, length, length - 1 if done else prompt.routed_from)
+            routed_from = length - 1 if done else prompt.routed_from
+            call = EngineCall(f"{uid}/{turn}", session, text, left, salt, length, routed_from)
             sampled = await self._call(call, turn, where, partial(self._let_through, prompt, done))
             if sampled is None:
                 continue  # by another path, or for less, because the context is shorter than it was taken to be
@@ -206,8 +204,14 @@ class EngineChannel:
         """Makes one call until it has a reply; None where the engine refused it, and said how it may be asked."""
         parent = self._asking.trace.traceparent(turn)
         traced = {} if parent is None else {HEADER_TRACEPARENT: parent}
+        of_turn = call.name
 
         async def post() -> SampledCall | None:
+            nonlocal call
+            # An engine refuses two requests of one name at the same time, and may be busy with one for some seconds
+            # after its connection has broken. So attempts and calls are counted.
+            self._calls += 1
+            call = replace(call, name=f"{of_turn}.{self._asking.attempt}.{self._calls}")
             path = self._path()
             headers = {
                 "Content-Type": "application/json",

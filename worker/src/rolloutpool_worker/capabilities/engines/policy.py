@@ -67,7 +67,7 @@ class EnginePolicy:
         if planned is not None and planned.digest != tokens.ledger.digest.hex():
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         if beginning is not None and turn == beginning.turn:
-            beginning.check(tokens)
+            beginning.check(tokens, branch.history)
         sampled = await self._sample(turn, tokens.prompt(), branch=branch.number)
         ids, call_ids = sampled.ids, sampled.call_ids
         whole = sampled.finish is Finish.STOP
