@@ -54,7 +54,7 @@ SPARED = {"door": 5.0, "redis": 30.0}
 """Seconds between two kills.
 
 Behind a balancer a door is left that answers; a call that was held by two doors in a row, while there was no worker to
-answer it, can't be repeated a third time. Redis is started again after up to 15 s, so with more kills it is hardly ever there.
+answer it, can't be repeated a third time. Redis is started again after up to 15 s; with more kills it is hardly there.
 """
 PROGRAM = Path(__file__).parents[1] / "support" / "small_program.py"
 
