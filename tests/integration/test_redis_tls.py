@@ -22,6 +22,7 @@ ACTORS = {
     "parent": ["rolloutpool_worker.__main__"],
     "flower": ["rolloutpool_worker.queue.flower"],
     "door": ["rolloutpool_api.capabilities.harness.__main__"],
+    "runner": ["rolloutpool_worker.capabilities.harness.__main__"],
 }
 LONG = 60.0
 
@@ -52,6 +53,7 @@ def started(actor: str, **env: str) -> AbstractContextManager[tuple[ForkedWorker
     usual = {
         "ROLLOUT_SERVER_PORT": "0",
         "ROLLOUTPOOL_FLOWER_AUTH": "user:word",
+        "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe",
         "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
         "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
     }
@@ -121,7 +123,7 @@ def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
         )
 
 
-@pytest.mark.parametrize("actor", ["api", "parent", "flower", "door"])
+@pytest.mark.parametrize("actor", ["api", "parent", "flower", "door", "runner"])
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
