@@ -1,10 +1,13 @@
 """Redis over TLS: each actor verifies who it speaks to, by the store's way and by Celery's."""
 
 import signal
+import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,6 +18,8 @@ from tests.support.ports import free_port
 from tests.support.secrets import secrets_file
 from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
+
+from rolloutpool_common.store import StoreMisaddressed, check_addresses
 
 ACTORS = {
     "api": ["rolloutpool_api.__main__"],
@@ -148,3 +153,32 @@ def test_an_address_that_cannot_be_right_ends_its_actor_with_one_sentence(
     assert said in lines[0]
     assert f"ROLLOUTPOOL_REDIS_URL (127.0.0.1:{urlsplit(url).port}): " in lines[0]
     assert "wrong" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "Redis wants a certificate of its clients: add [?]ssl_certfile="),
+        ("&ssl_certfile=/nowhere.pem", "ssl_certfile and ssl_keyfile of the URL can't be used: No such file"),
+    ],
+)
+def test_a_certificate_that_redis_wants_of_its_clients(given: str, said: str, tmp_path: Path) -> None:
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    class Wanting(BaseRequestHandler):
+        def handle(self) -> None:
+            # asyncio would end the connection without the alert that says why.
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True):
+                """Comes to no end without a certificate."""
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Wanting) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        url = f"rediss://127.0.0.1:{server.server_address[1]}/0?ssl_ca_certs={file}{given}"
+        try:
+            with pytest.raises(StoreMisaddressed, match=said):
+                check_addresses({"ROLLOUTPOOL_REDIS_URL": url})
+        finally:
+            server.shutdown()
+            serving.join()
