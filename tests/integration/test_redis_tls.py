@@ -20,6 +20,7 @@ from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
 from rolloutpool_common.store import StoreMisaddressed, check_addresses
+from rolloutpool_trainer import LocalPool
 
 ACTORS = {
     "api": ["rolloutpool_api.__main__"],
@@ -117,6 +118,13 @@ def test_an_authority_that_is_named_is_trusted(actor: str, secured: Secured) -> 
         process.send_signal(signal.SIGTERM)
         process.wait()
         assert "certificate" not in log.read_text()
+
+
+def test_a_local_pool_reports_the_ends_of_its_workers(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    env = {"ROLLOUTPOOL_REDIS_CA": str(secured.authority), "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny"}
+    with LocalPool(workers=1, flower=False, redis_url=secured.url, env=env):
+        pass
+    assert "is not reported yet" not in caplog.text
 
 
 def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
