@@ -1,7 +1,10 @@
 """Redis over TLS: each actor verifies who it speaks to, by the store's way and by Celery's."""
 
+import re
+import shutil
 import signal
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -190,3 +193,15 @@ def test_a_certificate_that_redis_wants_of_its_clients(given: str, said: str, tm
         finally:
             server.shutdown()
             serving.join()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_certificates_that_the_document_makes_are_trusted_by_every_python(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    commands = re.findall(r"^ +((?:openssl|printf) .*)$", document, re.MULTILINE)
+    assert len(commands) == 3
+    # Python checks as strictly as this from 3.13 on.
+    commands.append("openssl verify -x509_strict -CAfile ca.pem redis.pem")
+    for command in commands:
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
