@@ -39,13 +39,14 @@ export const useRollout = (uid) => {
  */
 const useSiblings = (view) => {
   const group = view?.group;
-  const path = view && group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
+  const which = group ? `1000&where=${encodeURIComponent(`group=${group}`)}` : "1";
   /** @type {Asked<RowPage>} */
-  const { data, error } = useAnswer(CARRIED ? null : path);
-  if (!view || CARRIED || (path && !data && !error)) return [];
+  const { data, error } = useAnswer(view && !CARRIED && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=${which}`);
+  if (!view || CARRIED || (!data && !error)) return [];
   const uids = data?.columns.uid ?? [];
-  if (uids.includes(view.uid)) return uids;
-  return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0).map((index) => `${view.batch_id}-${index}`);
+  if (group && uids.includes(view.uid)) return uids;
+  const total = data?.total ?? Infinity;
+  return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0 && index < total).map((index) => `${view.batch_id}-${index}`);
 };
 
 /**
@@ -142,7 +143,7 @@ const History = ({ history }) => {
   /** @param {number | null} ms */
   const since = (ms) => (ms == null ? "" : duration(ms - history.accepted_ms));
   return html`<details open=${history.status !== "completed"}><summary>History: ${counted(history.attempts.length, "attempt")}</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table class="list"><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
     <tbody>${history.attempts.map((one) => html`<tr key=${one.attempt}><td>${figure(one.attempt)}</td><td>${visible(one.worker)}</td><td>${since(one.claimed_ms)}</td><td>${since(one.ended_ms)}</td>
       <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td class="why">${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
 };
