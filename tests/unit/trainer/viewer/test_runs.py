@@ -6,7 +6,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.finished_rollouts import Part, decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import Part, decode, forked, rollout, sample, turn, two_lines
 
 from rolloutpool_common.protocol.result import Sample, SampleSegment
 from rolloutpool_trainer.errors import SamplesBroken
@@ -55,6 +55,13 @@ def test_a_fork_shares_what_both_samples_begin_with() -> None:
         ("shared", "<user>ask"),
         ("prompt", "yes</s>\n<tool>42\n"),
     ]
+
+
+def test_another_line_of_talk_is_no_fork() -> None:
+    views = view_samples(two_lines(), decode)
+    assert [(view.fork, view.shared) for view in views] == [(False, 0), (True, 9), (False, 6)]
+    # Both lines have a turn 1 and a turn 2, so neither has a record that could be the other's.
+    assert not any(run.record for view in views for run in view.runs)
 
 
 @pytest.mark.parametrize("drift", ["none", "unverified", "edited"])

@@ -41,6 +41,7 @@ from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDia
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome
+from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
 
@@ -114,6 +115,9 @@ class Door:
             await self._route(session, place, at, dialect, Exchange(scope, headers, receive, send))
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
+        except SecretUnreadable as error:
+            _log.error("session unreadable", error=error.message)
+            await refuse(send, dialect, DoorRefusal("failed", "this door lacks the key of the API's secrets file"))
         except StoreFull:
             await refuse(send, dialect, DoorRefusal("failed", "the pool's Redis is full; ask again later"))
         except StoreError:
