@@ -38,6 +38,7 @@ from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
 from rolloutpool_api.capabilities.harness.dialects.items import filled, named_replies
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
+from rolloutpool_api.capabilities.harness.program_body import parsed, read_body
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome
@@ -103,7 +104,8 @@ class Door:
         if scope["type"] == "lifespan":
             return await self._live(receive, send)
         uid, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
-        at = _VERSIONS.sub("", f"/{rest}".rstrip("/")) or "/"
+        # Programs may have joined an address that ends in a slash.
+        at = _VERSIONS.sub("", f"/{rest.strip('/')}") or "/"
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         dialect = DIALECTS.get(at) or DIALECTS["/messages" if b"anthropic-version" in headers else "/chat/completions"]
         try:
@@ -154,7 +156,7 @@ class Door:
         self._held += 1
         try:
             # Read before it may be refused: a client that still sends may not read the answer.
-            body = await self._body(http.receive)
+            body = await read_body(http.receive, http.headers, self._settings)
             with self._held_for(session):
                 await self._call(session, place, body, dialect, http, counts=at == COUNTS)
         finally:
@@ -268,26 +270,6 @@ class Door:
             return await answer.give_whole({"input_tokens": reply["counted"]}, gone)
         return await answer.give(AgentReply.of(uid, n, int(time.time()), reply), gone)
 
-    async def _body(self, receive: Receive) -> bytes:
-        """Reads a request's body within its limits."""
-        parts: list[bytes] = []
-        left = int(self._settings.door_body_mb * 1_000_000)
-        try:
-            async with asyncio.timeout(self._settings.door_upload_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise DoorRefusal("invalid", "the request broke off")
-                    part = message.get("body", b"")
-                    left -= len(part)
-                    if left < 0:
-                        raise DoorRefusal("large", "the request is larger than ROLLOUTPOOL_DOOR_BODY_MB")
-                    parts.append(part)
-                    if not message.get("more_body"):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise DoorRefusal("invalid", "the request came too slowly (ROLLOUTPOOL_DOOR_UPLOAD_SECONDS)") from None
-
     async def _behind(
         self, session: OpenSession, request: AgentRequest, reply: str, end: float
     ) -> tuple[AgentRequest, int]:
@@ -320,12 +302,7 @@ class Door:
     @staticmethod
     def _read(body: bytes, dialect: Dialect, session: OpenSession) -> tuple[AgentRequest, dict[str, Any]]:
         """Puts a body into chat form; returns also how it is asked, besides its prompt."""
-        try:
-            given = orjson.loads(body)
-        except ValueError:
-            raise DoorRefusal("invalid", "the request is no JSON") from None
-        if not isinstance(given, dict):
-            raise DoorRefusal("invalid", "the request must be an object")
+        given = parsed(body)
         try:
             request = dialect.read(given, drop=session.choice.hosted_tools == "drop")
             # The reader takes what is nested more deeply than the writer gives.
