@@ -38,16 +38,6 @@ async def texts(calls: list[tuple[str, Any]], *tools: Tool, lenient: bool = Fals
     return [message["content"] for message in messages]
 
 
-async def test_order_is_the_calls_order_and_all_run_at_once() -> None:
-    both = asyncio.Barrier(2)
-
-    async def meet(_: ToolContext, who: str) -> str:
-        await both.wait()
-        return who
-
-    assert await texts([("meet", {"who": "a"}), ("meet", {"who": "b"})], made("meet", meet)) == ["a", "b"]
-
-
 async def test_a_tool_that_takes_too_long_is_cut_off() -> None:
     async def never(_: ToolContext) -> object:
         return await asyncio.Event().wait()
