@@ -69,17 +69,6 @@ def test_what_was_expected_is_no_drift(drift: str) -> None:
     assert view(sample("ask", ("sampled", "a", 1)), turns=[turn(1, drift)]).drift is None
 
 
-def test_mask_1_where_nobody_sampled_is_shown_as_a_contradiction() -> None:
-    one = sample("ask", ("sampled", "a", 1), ("glue", "bc", 1), ("sampled", "d", 2))
-    wrong = one.model_copy(update={"response_mask": [1, 0, 1, 1]})
-    assert [(run.kind, run.trained, run.contradicts) for run in view(wrong).runs[1:]] == [
-        ("sampled", True, False),
-        ("glue", False, False),
-        ("glue", True, True),
-        ("sampled", True, False),
-    ]
-
-
 def test_tokens_in_no_segment_are_of_unknown_origin() -> None:
     one = sample("ask", ("sampled", "abc", 1))
     odd = [SampleSegment(kind="sampled", start=-2, n=3, turn=1), SampleSegment(kind="glue", start=2, n=9, turn=1)]
