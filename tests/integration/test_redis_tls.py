@@ -131,7 +131,9 @@ def test_a_local_pool_reports_the_ends_of_its_workers(secured: Secured, caplog: 
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-@pytest.mark.parametrize(("word", "fits"), [("&ssl_password=secret", True), ("&ssl_password=wrong", False), ("", False)])
+@pytest.mark.parametrize(
+    ("word", "fits"), [("&ssl_password=secret", True), ("&ssl_password=wrong", False), ("", False)]
+)
 def test_the_key_of_a_client_may_have_a_password(word: str, fits: bool, tmp_path: Path) -> None:
     """Redis is down, which is no fault of the URL."""
     file, _ = certificate("localhost", "127.0.0.1", tmp_path)
