@@ -138,7 +138,7 @@ def test_the_key_of_a_client_may_have_a_password(word: str, fits: bool, tmp_path
     """Redis is down, which is no fault of the URL."""
     file, _ = certificate("localhost", "127.0.0.1", tmp_path)
     locked = tmp_path / "locked.pem"
-    locking = ["openssl", "pkey", "-in", file, "-out", locked, "-aes256", "-passout", "pass:secret"]
+    locking = ["openssl", "pkey", "-in", str(file), "-out", str(locked), "-aes256", "-passout", "pass:secret"]
     subprocess.run(locking, check=True)
     url = f"rediss://127.0.0.1:{free_port()}/0?ssl_certfile={file}&ssl_keyfile={locked}{word}"
     with nullcontext() if fits else pytest.raises(StoreMisaddressed, match="of the URL can't be used"):

@@ -107,7 +107,9 @@ assert asyncio.run(ProcessRuntime(settings).run(Preset(("bash", "-ec", program))
 assert os.listdir(places) == ["other"]
 assert (places / "other").stat().st_mode & 0o777 == 0o500
 """
-    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    is_root = os.getuid() == 0
+    user, groups = (65534 if is_root else None), (list[int]() if is_root else None)
     with tempfile.TemporaryDirectory() as places:
         Path(places).chmod(0o777)
-        subprocess.run([sys.executable, "-c", code, places], check=True, **nobody)
+        command = [sys.executable, "-c", code, places]
+        subprocess.run(command, check=True, user=user, group=user, extra_groups=groups)
