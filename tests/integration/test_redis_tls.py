@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
@@ -128,6 +128,21 @@ def test_a_local_pool_reports_the_ends_of_its_workers(secured: Secured, caplog: 
     with LocalPool(workers=1, flower=False, redis_url=secured.url, env=env):
         pass
     assert "is not reported yet" not in caplog.text
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize(
+    ("word", "fits"), [("&ssl_password=secret", True), ("&ssl_password=wrong", False), ("", False)]
+)
+def test_the_key_of_a_client_may_have_a_password(word: str, fits: bool, tmp_path: Path) -> None:
+    """Redis is down, which is no fault of the URL."""
+    file, _ = certificate("localhost", "127.0.0.1", tmp_path)
+    locked = tmp_path / "locked.pem"
+    locking = ["openssl", "pkey", "-in", str(file), "-out", str(locked), "-aes256", "-passout", "pass:secret"]
+    subprocess.run(locking, check=True)
+    url = f"rediss://127.0.0.1:{free_port()}/0?ssl_certfile={file}&ssl_keyfile={locked}{word}"
+    with nullcontext() if fits else pytest.raises(StoreMisaddressed, match="of the URL can't be used"):
+        check_addresses({"ROLLOUTPOOL_REDIS_URL": url})
 
 
 def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:

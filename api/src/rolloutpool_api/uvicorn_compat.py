@@ -68,8 +68,9 @@ class HeadLimitProtocol(HttpToolsProtocol):
         self._begun = True
         if self._is_between and b"h2c" in data:
             # Java's client offers HTTP/2 with each request, and takes an answer over HTTP/1.1. The parser believes that
-            # no more HTTP/1.1 follows, and throws the body away.
-            data = _UPGRADE.sub(rb"\1x-upgrade:", data)
+            # no more HTTP/1.1 follows, and throws the body away. The new name has the length of the old one: a body may
+            # have such a line, too, and one that grew would end in a request of its own.
+            data = _UPGRADE.sub(rb"\1offered:", data)
         super().data_received(data)
         # uvicorn closes a connection that is silent after an answer, but any byte ends that, also one that begins no
         # head: the rest of a body that was answered without being read, or an empty line.

@@ -156,3 +156,18 @@ async def test_expect_100_continue_is_answered_before_the_body_must_come(client:
     async with asyncio.timeout(10):
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.close()
+
+
+async def test_a_body_that_looks_like_an_offer_of_http_2_keeps_its_length(redis_url: str) -> None:
+    """A body that grew would end in a request of its own, whose answer a proxy gives to somebody else."""
+    async with running_api(redis_url) as api:
+        reader, writer = await connect(api)
+        content = b"\r\nupgrade: h2c" * 100 + b"\r\n" + HEALTH * 4
+        last = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        writer.write(b"POST /rollout HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(content))
+        writer.write(content)
+        assert b"HTTP/1.1 4" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(last)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).count(b"HTTP/1.1 ") == 1
+        writer.close()

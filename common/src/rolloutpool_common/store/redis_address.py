@@ -74,7 +74,9 @@ def _own_certificate(query: str) -> str | None:
     given = {name: values[-1] for name, values in parse_qs(query).items()}
     if "ssl_certfile" in given:
         try:
-            ssl.create_default_context().load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"))
+            # Without a word for it OpenSSL would ask the terminal for one.
+            word = given.get("ssl_password", "")
+            ssl.create_default_context().load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"), word)
         except OSError as error:
             return f"ssl_certfile and ssl_keyfile of the URL can't be used: {error.strerror}"
     return None

@@ -1,7 +1,7 @@
 """Reads the bodies of what programs ask, within the limits of a door."""
 
 import asyncio
-import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +10,11 @@ from starlette.types import Receive
 
 from rolloutpool_api.capabilities.harness.answer import DoorRefusal
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
+
+_OTHER = rb"(?:[^u]|u[^dD]|u[dD][0-7]|u[dD][89abAB]..\\u[dD][c-fC-F]..)"
+"""An escape behind its backslash that is no half of a character; two halves that belong together are none."""
+_ESCAPES = re.compile(rb"\\(?:(?P<others>%b(?:[^\\]*\\%b){0,500})|u[dD][89a-fA-F]..)" % (_OTHER, _OTHER), re.DOTALL)
+"""A half, or many other escapes at once: 16 MB may be escapes alone, and the door waits."""
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, str], settings: DoorSettings) -> bytes:
@@ -47,15 +52,13 @@ def parsed(body: bytes) -> dict[str, Any]:
         given = orjson.loads(body)
     except ValueError:
         try:
-            given = orjson.loads(_whole(body) if b"\\ud" in body or b"\\uD" in body else body)
-        except (ValueError, RecursionError):
+            given = orjson.loads(_ESCAPES.sub(_whole, body))
+        except ValueError:
             raise DoorRefusal("invalid", "the request is no JSON") from None
     if not isinstance(given, dict):
         raise DoorRefusal("invalid", "the request must be an object")
     return given
 
 
-def _whole(body: bytes) -> str:
-    """Writes JSON once more, without halves of characters, which Python's own reader takes."""
-    text = json.dumps(json.loads(body), ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _whole(found: re.Match[bytes]) -> bytes:
+    return found[0] if found["others"] else b"\\ufffd"

@@ -10,7 +10,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
-from rolloutpool_common.store import Store
+from rolloutpool_common.store import Store, StoreError
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner import Runner
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
@@ -81,3 +81,27 @@ async def test_a_program_that_no_process_can_be_is_given_up_at_once(store: Store
     end = await end_of(store, uid, settings, ProcessRuntime(settings))
     assert end.failed is not None
     assert "could not be started" in end.failed
+
+
+async def test_a_program_that_has_ended_is_not_started_again_because_its_runner_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is away when the program ends, and back when the runner has its last word."""
+    (uid,) = await submit(store, shared={"harness": {"command": ["x"]}}, asks={"harness": True})
+    sessions, runtime = Sessions(store), Started()
+    await sessions.want_place(await claim(store, uid), reuse=True)
+    runner = Runner(RunnerSettings.model_validate({"redis_url": "redis://x"}), store, runtime)
+    refused = asyncio.Event()
+
+    async def away(*_: object, **__: object) -> None:
+        refused.set()
+        raise StoreError("away")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Sessions, "leave_place", away)
+        running = asyncio.create_task(runner.run())
+        await refused.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert (await sessions.state(uid)).end == SessionEnd()
+    assert await sessions.take_place("next", 15) is None

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -88,3 +90,26 @@ def _with_argument(text: str) -> list[str]:
 async def test_processes_are_counted_with_their_children(tmp_path: Path) -> None:
     assert count_processes(os.getpid()) >= 1
     assert count_processes(2**22 + 1) == 0
+
+
+def test_a_home_with_directories_that_are_shut_is_deleted() -> None:
+    """Go shuts those of the modules that it downloads. Root would not notice."""
+    code = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.unit.worker.capabilities.harness.test_runtime import REDIS, Preset, ProcessRuntime, RunnerSettings
+
+places = Path(sys.argv[1])
+(places / "other").mkdir(mode=0o500)
+settings = RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=places)
+program = "mkdir -p a/b c; touch a/b/x c/x; chmod 0 a/b; chmod 500 c; ln -s ../../other link"
+assert asyncio.run(ProcessRuntime(settings).run(Preset(("bash", "-ec", program)), {})).code == 0
+assert os.listdir(places) == ["other"]
+assert (places / "other").stat().st_mode & 0o777 == 0o500
+"""
+    is_root = os.getuid() == 0
+    user, groups = (65534 if is_root else None), (list[int]() if is_root else None)
+    with tempfile.TemporaryDirectory() as places:
+        Path(places).chmod(0o777)
+        command = [sys.executable, "-c", code, places]
+        subprocess.run(command, check=True, user=user, group=user, extra_groups=groups)

@@ -71,4 +71,10 @@ def _locked(place: Path) -> Iterator[None]:
 
 def _delete(place: Path) -> None:
     variables_file(place).unlink(missing_ok=True)
+    # A program may have shut directories to its own user, as Go does with what it downloads. A link leads elsewhere.
+    for folder, names, _ in os.walk(place):
+        for path in (Path(folder, name) for name in names):
+            with suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
     shutil.rmtree(place, ignore_errors=True)

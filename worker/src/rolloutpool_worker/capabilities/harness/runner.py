@@ -77,6 +77,7 @@ class Runner:
         _log.info("place opened", rollout_uid=place.uid, place=place.number, deaths=place.deaths, losses=place.losses)
         program = asyncio.create_task(self._end_of(place))
         lease = asyncio.create_task(self._hold(place))
+        how: SessionEnd | None = None
         try:
             await asyncio.wait({program, lease}, return_when=asyncio.FIRST_COMPLETED)
             if program.done() and program.exception() is None:
@@ -84,11 +85,11 @@ class Runner:
                 _log.info("place closed", rollout_uid=place.uid, place=place.number, again=how is None)
                 await self._leave(place, how)
         except asyncio.CancelledError:
-            # This runner stops: another one starts the program again.
+            # This runner stops: another one starts the program again, unless it has ended.
             await self._stop(program)
             # Without Redis the lease runs out, and this runner counts as lost.
             with suppress(StoreError):
-                await self._sessions.leave_place(place, None, died=False)
+                await self._sessions.leave_place(place, how, died=False)
             raise
         finally:
             lease.cancel()

@@ -4,6 +4,16 @@ local HELD = P .. 'places:held'
 local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
+-- Have the leases of all places begin anew where Redis was started, or no runner has reached it for 5 s (one asks twice a
+-- second while it has room, and each renews every 3 s): nobody could renew.
+local function after_silence(now, lease_ms)
+  local key = P .. 'places:heard'
+  local before, at = unpack(redis.call('HMGET', key, 'epoch', 'ms'))
+  redis.call('HSET', key, 'epoch', epoch(), 'ms', str(now))
+  if before == epoch() and now - tonumber(at) < 5000 then return end
+  for _, uid in ipairs(redis.call('ZRANGE', HELD, 0, -1)) do redis.call('ZADD', HELD, str(now + lease_ms), uid) end
+end
+
 -- Whether there is such a rollout. While its batch is deleted there is none any more: what says that it has ended goes first.
 local function is_there(batch, index)
   return redis.call('HEXISTS', k_batch(batch, 'items'), index) == 1 and redis.call('HEXISTS', k_batch(batch), 'deleting') == 0

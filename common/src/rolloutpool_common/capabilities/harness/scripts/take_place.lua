@@ -3,11 +3,7 @@
 -- Answer: uid ('' where none is wanted), place (its number, from 1), deaths (of the program), losses (of its runner).
 local token, lease_ms = ARGV[1], tonumber(ARGV[2])
 local now = now_ms()
--- While Redis was away nobody could renew, so after each of its starts the leases begin anew.
-if redis.call('GET', P .. 'places:epoch') ~= epoch() then
-  redis.call('SET', P .. 'places:epoch', epoch())
-  for _, uid in ipairs(redis.call('ZRANGE', HELD, 0, -1)) do redis.call('ZADD', HELD, str(now + lease_ms), uid) end
-end
+after_silence(now, lease_ms)
 for _, uid in ipairs(redis.call('ZRANGEBYSCORE', HELD, '-inf', str(now), 'LIMIT', 0, 100)) do
   redis.call('ZREM', HELD, uid)
   redis.call('ZADD', WANTED, str(now), uid)

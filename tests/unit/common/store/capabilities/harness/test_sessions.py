@@ -183,16 +183,24 @@ async def test_the_wait_for_a_runner_is_no_silence_of_the_program(store: Store) 
     assert await session.sessions.idle(session.claim, 0, 0.2) == 0
 
 
-async def test_places_are_not_lost_while_redis_is_away(store: Store) -> None:
-    """Nobody could renew a lease. After a start of Redis, leases last as long as they would have from then on."""
+@pytest.mark.parametrize("cause", ["started", "out of reach"])
+@pytest.mark.parametrize("first", ["a runner that looks for work", "the place's own"])
+async def test_places_are_not_lost_while_redis_is_away(store: Store, cause: str, first: str) -> None:
+    """Nobody could renew a lease. Once a runner reaches Redis again, leases last as long as they would from then on."""
     session = await opened(store, command=["x"])
     await session.sessions.want_place(session.claim, reuse=True)
     place = await session.sessions.take_place("t1", 0.1)
     assert place is not None
     await asyncio.sleep(0.2)
-    await store.connection.redis.hincrby("rp:epoch", "number", 1)
-    assert await session.sessions.take_place("t2", 0.1) is None
-    assert await session.sessions.hold_place(place, 0.1)
+    if cause == "started":
+        await store.connection.redis.hincrby("rp:epoch", "number", 1)
+    else:
+        await store.connection.redis.hincrby("rp:places:heard", "ms", -6000)
+    if first == "the place's own":
+        assert await session.sessions.hold_place(place, 0.1)
+    else:
+        assert await session.sessions.take_place("t2", 0.1) is None
+        assert await session.sessions.hold_place(place, 0.1)
     await asyncio.sleep(0.2)
     again = await session.sessions.take_place("t2", 0.1)
     assert again is not None
