@@ -9,13 +9,18 @@
 import asyncio
 import fcntl
 import os
-import shutil
+import stat
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+import structlog
+
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+
+_log = structlog.stdlib.get_logger(__name__)
 
 # Runners of 0.2 named theirs `rolloutpool-place-…` and did not lock them.
 _NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
@@ -43,7 +48,7 @@ async def delete_left_places(settings: RunnerSettings, end: Callable[[Path], Awa
             if end is not None:
                 await end(place)
             await asyncio.to_thread(_delete, place)
-            deleted += 1
+            deleted += not place.exists()
     return deleted
 
 
@@ -59,6 +64,10 @@ def _named(folder: Path) -> list[Path]:
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     """Holds a place; raises `OSError` where another process holds it, or it is no directory of this user."""
+    found = place.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & stat.S_IRUSR:
+        # Its program has shut it.
+        place.chmod(stat.S_IRWXU)
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(handle).st_uid != os.getuid():
@@ -70,5 +79,12 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _delete(place: Path) -> None:
+    """Deletes a place, also what a program has shut (Go's modules are read-only) or nested 1,000 levels deep."""
     variables_file(place).unlink(missing_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
+    # `shutil` fails at both.
+    opens = ("find", place, "-type", "d", "!", "-perm", "-700", "-execdir", "chmod", "u+rwx", "{}", ";")
+    for command in (("rm", "-rf", place), opens, ("rm", "-rf", place)):
+        if place.exists():
+            subprocess.run(command, check=False, env={"PATH": os.defpath}, stderr=subprocess.DEVNULL)
+    if place.exists():
+        _log.warning("a place could not be deleted", place=str(place))
