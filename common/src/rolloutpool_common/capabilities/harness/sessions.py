@@ -253,13 +253,13 @@ class Sessions:
         """Keeps a place; false where its program has to end."""
         return bool(await self._connection.script("hold_place", place.uid, place.token, int(lease_s * 1000)))
 
-    async def leave_place(self, place: TakenPlace, how: SessionEnd | None, *, died: bool = True) -> bool:
-        """Ends a place with its session; None has the program started once more: it died, or its runner stops."""
+    async def leave_place(
+        self, place: TakenPlace, how: SessionEnd | None, counts: Literal["deaths", "losses", "nothing"] = "deaths"
+    ) -> bool:
+        """Ends a place with its session; None has the program started once more, which counts as one of these."""
         split = keys.split_uid(place.uid) or ("", 0)
         text = "" if how is None else how.model_dump_json()
-        return bool(
-            await self._connection.script("leave_place", *split, place.token, text, "deaths" if died else "losses")
-        )
+        return bool(await self._connection.script("leave_place", *split, place.token, text, counts))
 
     # --- by the worker -------------------------------------------------------------------------------------------
 
