@@ -208,7 +208,7 @@ class SessionRun:
             except CallsForgotten as error:
                 if time.monotonic() > end:
                     raise HarnessLost(error.message) from None
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS / 8)
 
     async def _hear_replies(self, many: int) -> None:
         """Waits until it knows of so many replies.
