@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from rolloutpool_trainer import LocalPool
 
@@ -49,7 +51,9 @@ class Kills:
         if what == "worker":
             self._pool.kill_worker(len(self.done) % 2)
         else:
-            with redis.Redis.from_url(self._pool.redis_url) as server:
+            # It may still be away since it was killed before.
+            again = Retry(ConstantBackoff(0.2), retries=150)
+            with redis.Redis.from_url(self._pool.redis_url, retry=again) as server:
                 pid = int(server.info("server")["process_id"])
             os.kill(pid, signal.SIGKILL)
         self.done.append(f"{what} at step {step}")

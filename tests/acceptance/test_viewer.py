@@ -1,5 +1,7 @@
 """The viewer in a real browser: lists and tables. It needs Chromium, as test_rollout_page.py does."""
 
+from typing import Any
+
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 from tests.support.browsers import needs_browser, wait_until
@@ -91,6 +93,36 @@ def test_the_list_begins_with_what_is_wrong_and_leads_to_the_pool(browser: Brows
         del pool.answers["/v1/overview"]
         page.keyboard.press("u")
         page.locator("tbody tr").first.wait_for()
+
+
+FAULTS = [{"path": "query.label[0]", "message": "must be `name=value`"}, {"path": "query.run", "message": "no"}]
+FAILURES: list[tuple[int, Any, str]] = [
+    (422, {"error": {"message": "rejected", "faults": FAULTS}}, "query.label[0]: must be `name=value`; query.run: no"),
+    (403, {"error": {"message": "no scope"}}, "no scope\n\nYour key may not see this."),
+    (429, {"error": {"message": "later"}}, "later\n\nThe pool answers again in a moment."),
+    (502, "<html>", "Status 502, and no word of the pool's"),
+]
+
+
+@pytest.mark.parametrize(("status", "document", "said"), FAILURES, ids=[str(status) for status, *_ in FAILURES])
+def test_a_failure_says_what_is_wrong_and_is_asked_about_again_where_it_passes(
+    browser: Browser, status: int, document: Any, said: str
+) -> None:
+    passes = status in (429, 502)
+    with viewed(browser) as pool:
+        pool.answers = answers(3)
+        pool.failing = (status, document)
+        pool.page.clock.install()
+        # This view asks once, because a batch that it has seen needs no second look.
+        page = pool.open(f"#/search/{BATCH}")
+        page.get_by_role("alert").wait_for()
+        assert page.get_by_role("alert").inner_text().startswith(said)
+        pool.failing = None
+        before = len(pool.asked)
+        page.clock.run_for(6_000)
+        pool.until_answered()
+        assert len(pool.asked) == before + passes
+        expect(page.get_by_role("alert")).to_have_count(0 if passes else 1)
 
 
 def test_a_key_is_typed_once_and_is_in_no_address(browser: Browser) -> None:

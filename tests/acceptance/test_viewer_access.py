@@ -6,12 +6,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 from tests.support.axe import needs_axe, violations
 from tests.support.browsers import needs_browser
-from tests.support.finished_rollouts import forked, rollout, sample
+from tests.support.finished_rollouts import forked, rollout, sample, turn
 from tests.support.viewed_batches import BATCH, answers, batch_line, rollout_answers
 from tests.support.viewed_pool import viewed
 
 from rolloutpool_common.capabilities.harness.wire import HarnessReport, LineKind, LineReport
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
+from rolloutpool_common.protocol.result import ToolTime
 
 pytestmark = [*needs_browser, needs_axe]
 
@@ -45,9 +46,12 @@ def everything() -> dict[str, Any]:
     ]
     line = LineReport(line=1, kind=LineKind.MAIN, why="it leads", turns=2, tokens=9, trained_tokens=9, samples=[0, 1])
     report = HarnessReport(calls=2, lines=[line, line.model_copy(update={"line": 2, "parent": 1})])
+    tools = [ToolTime(name="mcp__playwright__browser_take_screenshot", ms=50, ok=False, error="TimeoutError")]
+    turns = [turn(1, policy_version="qwen3-8b-long-run-step-000123", start_ms=5, llm_ms=50, tools=tools), turn(2)]
     first = forked(messages=messages, labels={"step": "3"}, warnings=["zero_logprobs"], harness=report)
+    first = first.model_copy(update={"turns": [*turns, *first.turns[2:]]})
     other = rollout(sample("<user>ask", ("sampled", "<think>no</think>", 1), ("glue", "42", 1)))
-    made = rollout_answers(first, other) | answers(64)
+    made = rollout_answers(first, other) | answers(64, **{f"annotations.{'of_the_judge_' * 5}": [0.5] * 64})
     advantages = [[(at % 9 - 4) / 4 for at in range(len(one.response_ids))] for one in first.samples]
     said = {"uid": UID, "scalars": {"reward": 1.0}, "streams": {"advantage": advantages}}
     attempt = {"attempt": 1, "worker": "w1", "claimed_ms": 5, "ended_ms": 9, "outcome": "requeued", "turns": 1}

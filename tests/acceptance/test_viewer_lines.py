@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.support.browsers import needs_browser
-from tests.support.finished_rollouts import rollout, sample, turn
+from tests.support.finished_rollouts import rollout, sample, turn, two_lines
 from tests.support.viewed_batches import BATCH, EVIL, rollout_answers
 from tests.support.viewed_pool import ViewedPool, viewed
 
@@ -124,3 +124,32 @@ def test_what_the_program_sent_beside_its_prompt_is_shown_as_text(browser: Brows
     assert EVIL.replace("\u202e", "⟨U+202E⟩") in ways[0]
     assert '"type": "adaptive"' in ways[0]
     assert ways[1].startswith("Messages, call 4")
+
+
+def test_another_line_is_no_fork_and_its_turns_are_its_own(browser: Browser) -> None:
+    lines = [LINES[0].model_copy(update={"samples": [0, 1]}), LINES[1].model_copy(update={"samples": [2]})]
+    with viewed(browser) as pool:
+        page = opened(pool, two_lines(harness=HarnessReport(calls=4, lines=lines)))
+        assert page.locator(".sample h3").all_inner_texts() == [
+            "Sample 1 9 + 24 tokens of line 1 (main)",
+            "Sample 2 16 + 11 tokens of line 1 (main)",
+            "Sample 3 10 + 16 tokens of line 2 (child)",
+        ]
+        places = [sample.locator(".where").all_inner_texts() for sample in page.locator(".sample").all()]
+        assert places == [
+            ["prompt", "turn 1"],
+            ["prompt\nas sample 1", "prompt\n↳ fork of 1", "turn 2"],
+            ["prompt\nas sample 2", "prompt", "turn 1", "turn 2"],
+        ]
+        page.get_by_role("link", name="proof", exact=True).click()
+        page.locator(".verdict").wait_for()
+        assert "✓ each sampled turn is in one sample: 4 of 4" in page.locator(".checks").inner_text()
+        said = [section.inner_text() for section in page.locator(".turn").all()]
+        assert [text.splitlines()[0] for text in said] == [
+            "Turn 1 ✓ the echo is the ledger",
+            "Turn 1 ✓ the echo is the ledger",
+            "Turn 2 ≠ thinking_stripped",
+            "Turn 2 ✓ the echo is the ledger",
+        ]
+        assert ["They part" in text for text in said] == [False, False, True, False]
+        assert "Sample 2 begins with the echo" in said[2]

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 from tests.support.browsers import needs_browser, wait_until
 from tests.support.finished_rollouts import forked, rollout, sample, turn
-from tests.support.viewed_batches import BATCH, EVIL, rollout_answers
+from tests.support.viewed_batches import BATCH, EVIL, answers, rollout_answers
 from tests.support.viewed_pool import ViewedPool, viewed
 
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind, RolloutStatus
@@ -376,3 +376,15 @@ def test_131_072_tokens(browser: Browser) -> None:
         assert box is not None
         assert 0 <= box["y"] <= 760
         pool.look("rollout-long")
+
+
+@pytest.mark.parametrize(("total", "beside"), [(1, 0), (2, 1)])
+def test_only_rollouts_that_are_in_the_batch_are_offered(browser: Browser, total: int, beside: int) -> None:
+    with viewed(browser) as pool:
+        pool.answers = rollout_answers(rollout(), pieces=False) | answers(total)
+        page = pool.open(f"#/rollout/{BATCH}-0")
+        page.get_by_text("There are no samples").wait_for()
+        pool.until_answered()
+        expect(page.get_by_role("link", name="next", exact=False)).to_have_count(2 * beside)
+        # There is none to be shown so.
+        assert page.get_by_text("Tokens are shown as ids").count() == 0

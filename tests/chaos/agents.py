@@ -266,7 +266,7 @@ class Campaign:
             if pids and await self._may_kill(kind, pid := random.choice(pids)):
                 os.kill(pid, signal.SIGKILL)
                 self.kills[kind] += 1
-                await asyncio.sleep(random.uniform(0.3, 1.3))
+            await asyncio.sleep(random.uniform(0.3, 1.3))
             # One thing at a time: Redis is back before the next kill.
             await self._redis_answers()
         for extra in extras:

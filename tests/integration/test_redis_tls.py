@@ -1,10 +1,16 @@
 """Redis over TLS: each actor verifies who it speaks to, by the store's way and by Celery's."""
 
+import re
+import shutil
 import signal
+import ssl
+import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,12 +22,16 @@ from tests.support.secrets import secrets_file
 from tests.support.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
+from rolloutpool_common.store import StoreMisaddressed, check_addresses
+from rolloutpool_trainer import LocalPool
+
 ACTORS = {
     "api": ["rolloutpool_api.__main__"],
     "worker": ["rolloutpool_worker.__main__", "--worker-id", "w.tls"],
     "parent": ["rolloutpool_worker.__main__"],
     "flower": ["rolloutpool_worker.queue.flower"],
     "door": ["rolloutpool_api.capabilities.harness.__main__"],
+    "runner": ["rolloutpool_worker.capabilities.harness.__main__"],
 }
 LONG = 60.0
 
@@ -52,6 +62,7 @@ def started(actor: str, **env: str) -> AbstractContextManager[tuple[ForkedWorker
     usual = {
         "ROLLOUT_SERVER_PORT": "0",
         "ROLLOUTPOOL_FLOWER_AUTH": "user:word",
+        "ROLLOUTPOOL_RUNNER_PROCESS": "unsafe",
         "ROLLOUTPOOL_SECRETS_FILE": str(secrets_file()),
         "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny",
     }
@@ -112,6 +123,13 @@ def test_an_authority_that_is_named_is_trusted(actor: str, secured: Secured) -> 
         assert "certificate" not in log.read_text()
 
 
+def test_a_local_pool_reports_the_ends_of_its_workers(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    env = {"ROLLOUTPOOL_REDIS_CA": str(secured.authority), "ROLLOUTPOOL_TOKENIZERS": "rolloutpool/tiny"}
+    with LocalPool(workers=1, flower=False, redis_url=secured.url, env=env):
+        pass
+    assert "is not reported yet" not in caplog.text
+
+
 def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
     env = {"ROLLOUTPOOL_REDIS_URL": secured.url, "ROLLOUTPOOL_REDIS_CA": "/nowhere.pem"}
     with started("flower", **env) as (process, log):
@@ -121,7 +139,7 @@ def test_a_file_that_is_not_there_is_named(secured: Secured) -> None:
         )
 
 
-@pytest.mark.parametrize("actor", ["api", "parent", "flower", "door"])
+@pytest.mark.parametrize("actor", ["api", "parent", "flower", "door", "runner"])
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -146,3 +164,44 @@ def test_an_address_that_cannot_be_right_ends_its_actor_with_one_sentence(
     assert said in lines[0]
     assert f"ROLLOUTPOOL_REDIS_URL (127.0.0.1:{urlsplit(url).port}): " in lines[0]
     assert "wrong" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "Redis wants a certificate of its clients: add [?]ssl_certfile="),
+        ("&ssl_certfile=/nowhere.pem", "ssl_certfile and ssl_keyfile of the URL can't be used: No such file"),
+    ],
+)
+def test_a_certificate_that_redis_wants_of_its_clients(given: str, said: str, tmp_path: Path) -> None:
+    file, context = certificate("localhost", "127.0.0.1", tmp_path)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    class Wanting(BaseRequestHandler):
+        def handle(self) -> None:
+            # asyncio would end the connection without the alert that says why.
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True):
+                """Comes to no end without a certificate."""
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Wanting) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        url = f"rediss://127.0.0.1:{server.server_address[1]}/0?ssl_ca_certs={file}{given}"
+        try:
+            with pytest.raises(StoreMisaddressed, match=said):
+                check_addresses({"ROLLOUTPOOL_REDIS_URL": url})
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_certificates_that_the_document_makes_are_trusted_by_every_python(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    commands = re.findall(r"^ +((?:openssl|printf) .*)$", document, re.MULTILINE)
+    assert len(commands) == 3
+    # Python checks as strictly as this from 3.13 on.
+    commands.append("openssl verify -x509_strict -CAfile ca.pem redis.pem")
+    for command in commands:
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

@@ -27,8 +27,13 @@ FORK = {"turn": 2, "server_url": "http://h:1", "n": 1, "temperature": 0.5}
 Asks = Callable[[RolloutClient], Any]
 CALLS: dict[str, tuple[Asks, str, Any, Any, Any]] = {
     "batches": (
-        lambda client: [found.batch_id for found in client.batches(run="job7", labels={"step": "2"}, limit=3)],
-        "GET /v1/batches?limit=3&run=job7&label=step%3D2",
+        lambda client: [
+            found.batch_id
+            for found in client.batches(
+                run="job7", state="complete", labels={"step": "2"}, v1=True, owner="ann", limit=3
+            )
+        ],
+        "GET /v1/batches?limit=3&run=job7&state=complete&label=step%3D2&v1=true&owner=ann",
         None,
         {"batches": [SUMMARY], "next_cursor": None},
         [BATCH],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
+from rolloutpool_common.protocol.drift import PromptDifference
 from rolloutpool_common.protocol.result import RolloutResult, Sample, SampleSegment, StopToken, TurnSummary
 from rolloutpool_common.protocol.token_pieces import TokenPieces
 
@@ -86,3 +87,13 @@ def forked(**changes: Any) -> RolloutResult:
     )
     turns = [turn(1, policy_version="step-7"), turn(2, "thinking_stripped"), turn(3)]
     return rollout(first, second, turns=turns, drift={"thinking_stripped": 1}, alignment="forked", **changes)
+
+
+def two_lines(**changes: Any) -> RolloutResult:
+    """Two lines of talk with two turns each: the first one forks at its turn 2, the second one does not."""
+    first = sample("<user>ask", ("sampled", "<think>hm</think>yes</s>", 1))
+    fork = sample("<user>askyes</s>", ("sampled", "so it is 42", 2))
+    other = sample("<user>look", ("sampled", "where?", 1), ("glue", "there", 1), ("sampled", "found", 2))
+    difference = PromptDifference(position=9, before=[107], expected=[60], echoed=[121])
+    turns = [turn(1), turn(1), turn(2, "thinking_stripped", difference=difference), turn(2)]
+    return rollout(first, fork, other, turns=turns, drift={"thinking_stripped": 1}, alignment="forked", **changes)

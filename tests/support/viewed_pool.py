@@ -33,6 +33,8 @@ class ViewedPool:
         self.answers: dict[str, Any] = {}
         self.held: dict[str, threading.Event] = {}
         self.key: str | None = None
+        # What everything is answered with meanwhile: a status and a document.
+        self.failing: tuple[int, Any] | None = None
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.complaints: list[str] = []
         self._unanswered: set[Request] = set()
@@ -102,6 +104,8 @@ class ViewedPool:
         self.asked.append((path, dict(parse_qsl(query))))
         if self.key is not None and authorization != f"Bearer {self.key}":
             return 401, {"error": {"message": "this key is unknown"}}
+        if self.failing is not None:
+            return self.failing
         names = (f"{path}?{query}", path)
         for held in [self.held[name] for name in names if name in self.held]:
             held.wait(PATIENCE_MS / 1000)
@@ -112,7 +116,7 @@ class ViewedPool:
 
     def _complain(self, text: str) -> None:
         # The browser itself notes every answer that is an error, also those that the viewer expects and shows.
-        if not text.startswith("Failed to load resource: the server responded with a status of 4"):
+        if not text.startswith("Failed to load resource: the server responded with a status of "):
             self.complaints.append(text)
 
     def _look_at(self, request: Request) -> None:

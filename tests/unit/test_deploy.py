@@ -24,7 +24,7 @@ from tests.unit.test_docs import OPERATIONS, rows, section
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.process.build import COMMIT_VARIABLE, UNKNOWN
-from rolloutpool_common.process.settings import ActorSettings
+from rolloutpool_common.process.settings import ActorSettings, ProcessSettings
 from rolloutpool_worker.queue.flower import FlowerSettings
 from rolloutpool_worker.settings import WorkerSettings
 
@@ -98,8 +98,10 @@ def test_the_door_is_the_api_s_image_and_gets_all_its_settings() -> None:
     door = SERVICES["door"]
     assert door["build"] == SERVICES["api"]["build"]
     assert door["command"] == ["python", "-m", "rolloutpool_api.capabilities.harness"]
-    own = {f"ROLLOUTPOOL_{name.upper()}" for name in DoorSettings.model_fields.keys() - ActorSettings.model_fields}
-    assert own <= door["environment"].keys()
+    own = DoorSettings.model_fields.keys() - ActorSettings.model_fields
+    # It publishes tickets, and its sessions' keys are encrypted.
+    needed = {f"ROLLOUTPOOL_{name.upper()}" for name in own | ProcessSettings.model_fields.keys()}
+    assert needed | {"ROLLOUTPOOL_SECRETS_FILE"} <= door["environment"].keys()
 
 
 @pytest.mark.parametrize("service", SETTINGS)
@@ -273,6 +275,9 @@ class TestUnit:
         lines = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line and line[0] != "#")
         module = lines["ExecStart"].partition(" -m ")[2].split()[0]
         assert importlib.util.find_spec(module) is not None
+        # What nobody else may read reaches a unit by its credentials alone; Flower decrypts nothing.
+        secret = "ROLLOUTPOOL_SECRETS_FILE=%d/secrets" in unit.read_text()
+        assert secret == (unit.stem != "rolloutpool-flower")
         if unit.stem == "rolloutpool-worker":
             assert lines["KillMode"] == "mixed"
             assert int(lines["TimeoutStopSec"]) >= WorkerSettings.model_fields["drain_seconds"].default + 30

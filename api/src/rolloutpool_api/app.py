@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 import structlog
-from fastapi import APIRouter, FastAPI, Request, Response, Security
+from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -43,6 +43,7 @@ from rolloutpool_api.routes import (
     tools,
     ui,
 )
+from rolloutpool_api.routes.known_query import check_query
 from rolloutpool_api.services import ApiServices
 from rolloutpool_api.settings import ApiSettings
 from rolloutpool_common.errors import SecretUnreadable
@@ -138,14 +139,15 @@ def _routes() -> tuple[BaseRoute, ...]:
     FastAPI makes an included route when it is first looked for, and all of them take it a tenth of a second.
     """
     root = APIRouter()
-    described = [Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))]
+    described = Security(HTTPBearer(auto_error=False, description="A key of this pool; see `docs/security.md`"))
+    of_all = [described, Depends(check_query)]
     # First what each rollout goes through: a route is looked for in one router after the other.
-    root.include_router(rollouts.posted, dependencies=described)
+    root.include_router(rollouts.posted, dependencies=of_all)
     modules = (batches, batch_list, operations)
     # An id may have slashes, so `rollouts` answers any path below a rollout: what has a path there comes before it.
     last = (rollouts, tokenizers, tools, metrics)
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):
-        root.include_router(router, dependencies=described)
+        root.include_router(router, dependencies=of_all)
     root.include_router(health.router)
     root.include_router(docs.router)
     root.include_router(ui.router)

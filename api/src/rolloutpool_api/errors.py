@@ -155,13 +155,13 @@ class UnsupportedBody(ApiError):
 
 
 class Rejected(ApiError):
-    """The batch was rejected, and nothing of it runs."""
+    """The request was rejected, and nothing was done."""
 
     status = 422
 
     def __init__(self, faults: Sequence[Fault], total: int) -> None:
         plural = "" if total == 1 else "s"
-        super().__init__(f"rejected for {total} fault{plural}, nothing of it runs; mend them and send it again")
+        super().__init__(f"rejected for {total} fault{plural}, and nothing was done; mend them and send it again")
         self.faults = list(faults)
         self.total = total
 

@@ -93,6 +93,8 @@ async def _run_rollout(call: _Call) -> Response | _NotPlain:
 
 
 async def _submit_batch(call: _Call) -> Response | _NotPlain:
+    if call.request.scope["query_string"]:
+        return _NotPlain()
     key = call.headers.get(b"idempotency-key")
     if key is None:
         return await submit_batch(call.request, call.services, call.caller)

@@ -13,6 +13,7 @@ we need.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rolloutpool_api.header_limit import RESPONSE_431, HeadSize
 from rolloutpool_api.waiting_heads import RESPONSE_408, HeadWait, WaitingHeads
+
+_UPGRADE = re.compile(rb"(\r\n)upgrade:(?=[ \t]*h2c[ \t]*\r\n)", re.IGNORECASE)
 
 
 class HeadLimitProtocol(HttpToolsProtocol):
@@ -41,6 +44,11 @@ class HeadLimitProtocol(HttpToolsProtocol):
             self._head = HeadSize()
         return self._head
 
+    @property
+    def _is_between(self) -> bool:
+        """Whether no request is under way: what comes next is a head."""
+        return not self._requested or self.cycle.response_complete
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a first head."""
         super().connection_made(transport)
@@ -58,10 +66,14 @@ class HeadLimitProtocol(HttpToolsProtocol):
             self.send_400_response("")
             return
         self._begun = True
+        if self._is_between and b"h2c" in data:
+            # Java's client offers HTTP/2 with each request, and takes an answer over HTTP/1.1. The parser believes that
+            # no more HTTP/1.1 follows, and throws the body away.
+            data = _UPGRADE.sub(rb"\1x-upgrade:", data)
         super().data_received(data)
         # uvicorn closes a connection that is silent after an answer, but any byte ends that, also one that begins no
         # head: the rest of a body that was answered without being read, or an empty line.
-        if self._wait is None and (not self._requested or self.cycle.response_complete):
+        if self._wait is None and self._is_between:
             self._await_head()
 
     def on_message_begin(self) -> None:

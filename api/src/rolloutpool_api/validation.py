@@ -102,6 +102,9 @@ class _ItemCheck(Check):
         self.valid: list[tuple[dict[str, Any], RolloutItem]] = []
 
     def validate(self, index: int, raw: Any) -> RolloutItem | None:
+        if not isinstance(raw, dict):
+            self.faults.add(path("rollouts", index), 'must be an object, like {"messages": [...]}')
+            return None
         try:
             item = RolloutItem.model_validate(raw)
         except ValidationError as error:

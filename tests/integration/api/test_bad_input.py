@@ -138,3 +138,23 @@ async def test_a_caller_that_leaves_in_mid_body_is_one_line(api: Api, caplog: py
             lines = [line for line in logged if line["event"] not in ("redis setting", "reconciled")]
             assert lines == [{"event": "caller left in mid-body", "log_level": "info", "path": path, "received": 1}]
             assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_parameter_that_is_none_of_a_path_is_refused_and_those_that_are_named(
+    client: httpx.AsyncClient,
+) -> None:
+    described = (await client.get("/openapi.json")).json()["paths"]
+    asked = 0
+    for path, methods in described.items():
+        for method, about in methods.items():
+            known = [one["name"] for one in about.get("parameters", ()) if one["in"] == "query"]
+            answer = await client.request(method, path.replace("{", "").replace("}", ""), params={"limt": "5"})
+            if not path.startswith("/v1/"):
+                # Probes and protocol v1's clients may send what they like.
+                assert "limt" not in answer.text
+                continue
+            assert answer.status_code == 422, (method, path)
+            said = f"is no parameter of this path; it takes {', '.join(known) or 'none'}"
+            assert answer.json()["error"]["faults"] == [{"path": "query.limt", "message": said}]
+            asked += 1
+    assert asked > 30

@@ -58,6 +58,7 @@ async def test_pages_have_each_batch_once_also_while_batches_come_and_go(client:
     cursor: dict[str, str] = {}
     while True:
         page = BatchList.model_validate_json((await client.get("/v1/batches", params={"limit": 2, **cursor})).content)
+        assert len(page.batches) <= 2
         found += [summary.batch_id for summary in page.batches]
         if page.next_cursor is None:
             break

@@ -1,13 +1,8 @@
 """`DELETE /v1/rollouts/{rollout_id}`, also before its rollout has come."""
 
-import asyncio
-
 import httpx
 from tests.support.api_requests import batch, v1_request
-from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker
-
-from rolloutpool_trainer import AsyncRolloutClient
 
 UNKNOWN_UID = f"b{'0' * 32}-0"
 
@@ -47,15 +42,3 @@ async def test_a_synchronous_rollout_is_cancelled_too(client: httpx.AsyncClient,
 async def test_what_no_caller_can_submit_is_unknown(client: httpx.AsyncClient) -> None:
     for name in [UNKNOWN_UID, UNKNOWN_UID[:-2], "%20", "x" * 257]:
         assert (await client.delete(f"/v1/rollouts/{name}")).status_code == 404
-
-
-async def test_the_client_says_whether_it_was_there(api: Api, worker: ScriptedWorker) -> None:
-    async with AsyncRolloutClient(api.url) as client:
-        assert await client.cancel_rollout("early") is False
-        submitted = await client.submit(
-            named("early", "there")["rollouts"],  # type: ignore[arg-type]
-            defaults={"tokenizer_name": "tiny", "server_url": "http://127.0.0.1:8081"},
-        )
-        assert await client.cancel_rollout("there") is True
-        async with asyncio.timeout(30):
-            assert {result.status.value async for result in submitted.results()} == {"cancelled"}

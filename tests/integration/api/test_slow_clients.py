@@ -69,23 +69,22 @@ async def test_a_half_head_gets_408_and_a_silent_connection_is_closed(redis_url:
         other.close()
 
 
-@pytest.mark.parametrize("rest", [HALF_HEAD, b"\r\n"])
-async def test_the_next_head_on_a_connection_has_a_time_limit_too(redis_url: str, rest: bytes) -> None:
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "rest"),
+    [(HEALTH, b"}", HALF_HEAD), (HEALTH, b"}", b"\r\n"), (half_body("/v1/nothing"), b"}}", b" ")],
+    ids=["half a head", "no head", "the rest of a body that is not read"],
+)
+async def test_what_follows_on_a_connection_has_a_time_limit_too(
+    redis_url: str, first: bytes, end: bytes, rest: bytes
+) -> None:
     async with running_api(redis_url, head_seconds=0.3) as api:
         reader, writer = await connect(api)
-        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert b"200 OK" in await reader.readuntil(b"}")
+        writer.write(first)
+        assert (b"200 OK" if first == HEALTH else b"404") in await reader.readuntil(end)
         writer.write(rest)
-        assert (await answer(reader))[0] == b"HTTP/1.1 408 Request Timeout"
-        writer.close()
-
-
-async def test_the_rest_of_a_body_that_was_not_read_keeps_no_connection_open(redis_url: str) -> None:
-    async with running_api(redis_url, head_seconds=0.3) as api:
-        reader, writer = await connect(api)
-        writer.write(half_body("/v1/nothing"))
-        assert b"404" in await reader.readuntil(b"}}")
-        writer.write(b" ")
         assert (await answer(reader))[0] == b"HTTP/1.1 408 Request Timeout"
         writer.close()
 

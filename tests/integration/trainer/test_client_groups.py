@@ -1,9 +1,8 @@
-"""Groups, refills and streams through both Python clients, the real API and a real Redis."""
+"""Groups, refills and streams through a Python client, the real API and a real Redis."""
 
 import asyncio
 from typing import Any
 
-from tests.support.inside_api import Api
 from tests.support.scripted_worker import ScriptedWorker, plain_result
 from tests.support.waiting import until
 
@@ -13,8 +12,6 @@ from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind
 from rolloutpool_common.tokens.samples import Sample, SampleSegment
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
-from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.client.sync_stream import RolloutStream
 
 TRAINER = "http://127.0.0.1:8081"
 DEFAULTS = {"tokenizer_name": "tiny"}
@@ -69,32 +66,8 @@ async def _second_batch(client: AsyncRolloutClient, first: str) -> str | None:
     return next((found.batch_id for found in await client.batches() if found.batch_id != first), None)
 
 
-async def test_a_stream_goes_on_in_another_process(
-    api: Api, client: AsyncRolloutClient, worker: ScriptedWorker
-) -> None:
-    prompts = [items("a", "b"), items("c", "d"), items("e", "f")]
-    options: dict[str, Any] = {"defaults": DEFAULTS, "trainer": TRAINER, "run": "job"}
-    stream = AsyncRolloutStream(client, prompts, **options)
-    groups = aiter(stream)
-    reading = asyncio.ensure_future(anext(groups))
-    await until(lambda: _ended(worker, client, 2))
-    assert (await reading).group in ("a", "b")
-    saved = stream.cursor
-
-    def rest() -> list[str | None]:
-        with RolloutClient(api.url) as made:
-            return [group.group for group in RolloutStream(made, iter(prompts), cursor=saved, **options)]
-
-    later = asyncio.ensure_future(asyncio.to_thread(rest))
-    await until(lambda: _ended(worker, client, 3))
-    names = await later
-    assert len(names) == 5
-    assert sorted(filter(None, [*names, (reading.result()).group])) == list("abcdef")
-    assert len(await client.batches()) == 3
-
-
 async def test_a_stream_tells_the_pool_how_new_the_weights_are(
-    api: Api, client: AsyncRolloutClient, worker: ScriptedWorker
+    client: AsyncRolloutClient, worker: ScriptedWorker
 ) -> None:
     stream = AsyncRolloutStream(
         client, [items("a", "b")], max_staleness=2, defaults=DEFAULTS, trainer=TRAINER, run="job", lease_seconds=600
@@ -116,16 +89,3 @@ async def test_a_stream_tells_the_pool_how_new_the_weights_are(
     assert [group async for group in groups] == []
     assert stream.dropped == {"stale": 1}
     assert (await client.batch(summary.batch_id).status()).stale == {"dropped": 1}
-
-
-async def _ended(worker: ScriptedWorker, client: AsyncRolloutClient, batches: int) -> bool:
-    """Ends all rollouts of the batches as soon as there are so many; says whether that was done."""
-    found = await client.batches(run="job")
-    if len(found) < batches:
-        return False
-    for summary in found:
-        table = await client.batch(summary.batch_id).table(["uid", "status"])
-        for uid, status in zip(table["uid"], table["status"], strict=True):
-            if status == "queued":
-                await worker.end(uid, **sampled("step-1"))
-    return True

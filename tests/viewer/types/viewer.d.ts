@@ -76,7 +76,7 @@ declare global {
   interface Scale { low: number; high: number; zero: boolean }
   type Streams = { [name: string]: ((number | null)[])[] };
   interface Fork { sample: number; turn: number | null; position: number; before: number[]; expected: number[]; echoed: number[]; kept: number }
-  interface Found { turn: number | null; position: number; before: number[]; expected: number[]; echoed: number[]; fork: Fork | null }
+  interface Found { at: number; turn: number | null; position: number; before: number[]; expected: number[]; echoed: number[]; fork: Fork | null }
   /** A part of a lane, in ms. */
   interface LanePart { kind: string; from: number; to: number }
   /** Columns of a batch with what its lanes need. */

@@ -27,4 +27,4 @@ V1_UNAVAILABLE: Responses = {
 
 def errors(*statuses: int) -> Responses:
     """Makes the `responses` of a route: these errors, and those that every route may answer with."""
-    return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (401, 403, *statuses, 503)}
+    return {status: {"model": ErrorBody, "description": _TEXTS[status]} for status in (401, 403, *statuses, 422, 503)}

@@ -49,6 +49,14 @@ class SettingsInvalid(RolloutPoolError):
     """The environment does not configure this process."""
 
 
+def with_authority(url: str, authority: Path | str | None) -> str:
+    """Adds the certificate of Redis' authority to a URL, because whatever connects to Redis is given that."""
+    query = urlsplit(url).query
+    if authority is None or not url.startswith("rediss://") or "ssl_ca_certs" in parse_qs(query):
+        return url
+    return f"{url}{'&' if query else '?'}ssl_ca_certs={quote(str(authority))}"
+
+
 class ProcessSettings(BaseSettings):
     """Holds what every process needs: where Redis is."""
 
@@ -91,11 +99,7 @@ class ProcessSettings(BaseSettings):
             one = False
         if not one:
             raise ValueError("must name one host and port; of several Redis, name the proxy that leads to the primary")
-        query = parts.query
-        # In the URL, because whatever connects to Redis is given that.
-        if authority is not None and url.startswith("rediss://") and "ssl_ca_certs" not in parse_qs(query):
-            return SecretStr(f"{url}{'&' if query else '?'}ssl_ca_certs={quote(str(authority))}")
-        return value
+        return SecretStr(with_authority(url, authority))
 
     @property
     def celery_url(self) -> str:

@@ -1,18 +1,20 @@
 """Asks once, when a process starts, whether the addresses that it was given for Redis can ever be of use.
 
 A Redis that is down comes back, so a process starts and waits for it. A database that is not there, a refused password,
-a certificate that is not trusted, and TLS on one side only stay so until somebody acts: the process ends and says so.
+a certificate that is not trusted or that Redis wants of its clients, and TLS on one side only stay so until somebody
+acts: the process ends and says so.
 
 1. One PING tells the first three.
 2. Where it fails otherwise, the address is tried the other way: a handshake where the URL is plain, a plain PING
-   without a password where it is `rediss://`. Only an answer to this is proof, so a slow or dead server is not blamed.
+   without a password where it is `rediss://`, then a handshake without a certificate. Only an answer to this is proof,
+   so a slow or dead server is not blamed.
 """
 
 import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -27,6 +29,8 @@ ANSWER_SECONDS = 2.0
 _PORT = 6379
 _NO_DATABASE = "DB index"
 """Redis' words, also where it is not a number that it can have."""
+_CERTIFICATE_WANTED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""Older TLS has no word of its own for it."""
 
 
 def check_addresses(urls: Mapping[str, str]) -> None:
@@ -46,7 +50,8 @@ def check_addresses(urls: Mapping[str, str]) -> None:
         except (RedisError, OSError) as error:
             if cause := find_distrust(error):
                 raise StoreUntrusted(f"{where}: {StoreUntrusted.__doc__} ({cause})") from None
-            if fault := _fault(error) or _other_kind(parts.scheme, parts.hostname, parts.port or _PORT):
+            fault = _fault(error) or _own_certificate(parts.query)
+            if fault := fault or _other_kind(parts.scheme, parts.hostname, parts.port or _PORT):
                 raise StoreMisaddressed(f"{where}: {fault}") from None
 
 
@@ -64,6 +69,17 @@ def _fault(error: Exception) -> str | None:
     return None
 
 
+def _own_certificate(query: str) -> str | None:
+    """Says why the certificate that the URL gives its client can't be used."""
+    given = {name: values[-1] for name, values in parse_qs(query).items()}
+    if "ssl_certfile" in given:
+        try:
+            ssl.create_default_context().load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"))
+        except OSError as error:
+            return f"ssl_certfile and ssl_keyfile of the URL can't be used: {error.strerror}"
+    return None
+
+
 def _other_kind(scheme: str, host: str | None, port: int) -> str | None:
     if host is None:
         return None
@@ -74,9 +90,21 @@ def _other_kind(scheme: str, host: str | None, port: int) -> str | None:
             if line.recv(64).startswith((b"+PONG", b"-")):
                 return "Redis speaks no TLS at this port; name its TLS port, or write redis://"
         else:
-            # Nothing is said to whoever this is.
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            with context.wrap_socket(line):
+            with _strangers().wrap_socket(line):
                 return "this port speaks TLS; write rediss://"
+    if scheme == "rediss":
+        with suppress(OSError), socket.create_connection((host, port), ANSWER_SECONDS) as line:
+            try:
+                with _strangers().wrap_socket(line) as secured:
+                    secured.recv(1)
+            except ssl.SSLError as error:
+                if error.reason == _CERTIFICATE_WANTED:
+                    return "Redis wants a certificate of its clients: add ?ssl_certfile=…&ssl_keyfile=… to the URL"
     return None
+
+
+def _strangers() -> ssl.SSLContext:
+    """Makes a context that trusts anybody; nothing is said to whoever this is."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

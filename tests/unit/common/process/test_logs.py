@@ -28,20 +28,6 @@ def configured() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logs("info", "json")
-    forged = 'x\n{"event": "forged"}\x1b[0m'
-    structlog.stdlib.get_logger("ours").info("rollout", rollout_id=forged)
-    logging.getLogger("theirs").warning("said %s", forged)
-    logging.getLogger("theirs").debug("not shown")
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [(line["event"], line["logger"], line["level"]) for line in lines] == [
-        ("rollout", "ours", "info"),
-        (f"said {forged}", "theirs", "warning"),
-    ]
-    assert lines[0]["rollout_id"] == forged
-
-
 def test_console_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs("info", "console")
     structlog.stdlib.get_logger("ours").info("rollout", rollout_id="x\nforged \x1b[31m", batch_id="\x1b[2J")

@@ -76,38 +76,25 @@ def test_waiting_for_a_batch_with_failures_is_no_success(pool: StubPool) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("command", "stdin", "message"),
     [
-        ("{}\n{oops", "line 2: not JSON"),
-        ("[1]", "line 1: not a JSON object"),
-        ("\n \n", "holds no rollouts"),
+        (["submit", "-"], "{}\n{oops", "line 2: not JSON"),
+        (["submit", "-"], "[1]", "line 1: not a JSON object"),
+        (["submit", "-"], "\n \n", "holds no rollouts"),
+        (["submit", "-", "--defaults", "{"], "{}", "--defaults: not JSON"),
+        (["submit", "-", "--label", "x"], "{}", "write name=value"),
+        (["submit", "-", "--group", "6"], "{}", "--group 6: write name=value"),
+        (["submit", "/no/such/file"], "", "cannot read /no/such/file"),
+        *((["mock-trainer", "--ports", ports], "", "write 8081-8084") for ports in ("", "x", "1-", "70000", "9-8")),
+        *(([actor], "", "--redis") for actor in ("api", "worker", "flower")),
     ],
+    ids=str,
 )
-def test_a_bad_file_names_the_line(pool: StubPool, text: str, message: str) -> None:
-    done = run("submit", "-", stdin=text)
+def test_what_is_wrong_with_a_command_is_named(pool: StubPool, command: list[str], stdin: str, message: str) -> None:
+    done = run(*command, stdin=stdin)
     assert done.exit_code == 2
-    assert message in done.stderr
+    assert message in re.sub(r"[│\s]+", " ", done.stderr)
     assert pool.requests == []
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--defaults", "{"], "--defaults: not JSON"),
-        (["--label", "x"], "write name=value"),
-        (["--group", "6"], "--group 6: write name=value"),
-    ],
-)
-def test_bad_options_name_themselves(pool: StubPool, options: list[str], message: str) -> None:
-    done = run("submit", "-", *options, stdin="{}")
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
-def test_a_missing_file_is_named() -> None:
-    done = run("submit", "/no/such/file")
-    assert done.exit_code == 2
-    assert "cannot read /no/such/file" in re.sub(r"[│\s]+", " ", done.stderr)
 
 
 def test_a_rejection_lists_every_fault(pool: StubPool) -> None:
@@ -312,20 +299,6 @@ def test_an_error_is_one_line(pool: StubPool) -> None:
 
 def test_port_lists() -> None:
     assert _ports("8081-8083,9000") == [8081, 8082, 8083, 9000]
-
-
-@pytest.mark.parametrize("text", ["", "x", "1-", "70000", "9-8"])
-def test_bad_port_lists(text: str) -> None:
-    done = run("mock-trainer", "--ports", text)
-    assert done.exit_code == 2
-    assert "write 8081-8084" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["api", "worker", "flower"])
-def test_an_actor_alone_needs_a_redis(command: str) -> None:
-    done = run(command)
-    assert done.exit_code == 2
-    assert "--redis" in done.stderr
 
 
 def test_workers_are_told_the_file_of_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.finished_rollouts import Part, decode, forked, rollout, sample, turn
+from tests.support.finished_rollouts import Part, decode, forked, rollout, sample, turn, two_lines
 
 from rolloutpool_common.protocol.result import Sample, SampleSegment
 from rolloutpool_trainer.errors import SamplesBroken
@@ -57,20 +57,16 @@ def test_a_fork_shares_what_both_samples_begin_with() -> None:
     ]
 
 
+def test_another_line_of_talk_is_no_fork() -> None:
+    views = view_samples(two_lines(), decode)
+    assert [(view.fork, view.shared) for view in views] == [(False, 0), (True, 9), (False, 6)]
+    # Both lines have a turn 1 and a turn 2, so neither has a record that could be the other's.
+    assert not any(run.record for view in views for run in view.runs)
+
+
 @pytest.mark.parametrize("drift", ["none", "unverified", "edited"])
 def test_what_was_expected_is_no_drift(drift: str) -> None:
     assert view(sample("ask", ("sampled", "a", 1)), turns=[turn(1, drift)]).drift is None
-
-
-def test_mask_1_where_nobody_sampled_is_shown_as_a_contradiction() -> None:
-    one = sample("ask", ("sampled", "a", 1), ("glue", "bc", 1), ("sampled", "d", 2))
-    wrong = one.model_copy(update={"response_mask": [1, 0, 1, 1]})
-    assert [(run.kind, run.trained, run.contradicts) for run in view(wrong).runs[1:]] == [
-        ("sampled", True, False),
-        ("glue", False, False),
-        ("glue", True, True),
-        ("sampled", True, False),
-    ]
 
 
 def test_tokens_in_no_segment_are_of_unknown_origin() -> None:

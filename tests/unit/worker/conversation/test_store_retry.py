@@ -22,30 +22,21 @@ async def test_an_outage_is_outlasted() -> None:
     assert waits.worker == 0 < waits.redis
 
 
-@pytest.mark.parametrize("error", [ClaimLost(), ValueError()])
-async def test_other_errors_pass_at_once(error: Exception) -> None:
-    calls = 0
+@pytest.mark.parametrize(
+    ("error", "shuts_down"), [(ClaimLost(), False), (ValueError(), False), (StoreUnavailable(), True)]
+)
+async def test_other_errors_pass_at_once_and_a_worker_that_shuts_down_gives_up(
+    error: Exception, shuts_down: bool
+) -> None:
+    drain, calls = Drain(), 0
 
     async def write() -> None:
         nonlocal calls
         calls += 1
+        if shuts_down:
+            drain.begin()
         raise error
 
     with pytest.raises(type(error)):
-        await retry_store(Drain(), "b-0", write)
-    assert calls == 1
-
-
-async def test_a_worker_that_shuts_down_gives_up() -> None:
-    drain = Drain()
-    calls = 0
-
-    async def write() -> None:
-        nonlocal calls
-        calls += 1
-        drain.begin()
-        raise StoreUnavailable
-
-    with pytest.raises(StoreUnavailable):
         await retry_store(drain, "b-0", write)
     assert calls == 1

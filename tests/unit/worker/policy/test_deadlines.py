@@ -50,15 +50,6 @@ async def test_each_expires_once_in_its_time_or_was_taken_back(seed: int) -> Non
     assert deadlines.waiting == set()
 
 
-async def test_a_short_one_does_not_wait_for_a_long_one() -> None:
-    deadlines, expired = Deadlines(), asyncio.Event()
-    deadlines.add(Call(300.0, expired.clear))
-    deadlines.add(Call(0.01, expired.set))
-    async with asyncio.timeout(5):
-        await expired.wait()
-    assert len(deadlines.waiting) == 1
-
-
 async def test_one_that_expires_may_add_and_take_out_others() -> None:
     deadlines, said = Deadlines(), list[str]()
 

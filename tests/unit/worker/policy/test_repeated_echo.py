@@ -116,9 +116,3 @@ def test_a_reply_that_leaves_a_prefix_out_is_read_whole() -> None:
     reply = parsed(body([*IDS, *NEW]), known_of(IDS), **{"x-echo-prefix-length": "12"})
     assert (reply.prefix, reply.repeated, reply.prompt_token_ids) == (12, 0, [*IDS, *NEW])
     assert reply.echo_text is None
-
-
-def test_ten_megabytes_are_read_from_their_end() -> None:
-    ids = IDS * 2_000
-    reply = parsed(body([*ids, *NEW]), known_of(ids))
-    assert (reply.repeated, reply.prompt_token_ids) == (2_000_000, NEW)

@@ -38,16 +38,6 @@ async def texts(calls: list[tuple[str, Any]], *tools: Tool, lenient: bool = Fals
     return [message["content"] for message in messages]
 
 
-async def test_order_is_the_calls_order_and_all_run_at_once() -> None:
-    both = asyncio.Barrier(2)
-
-    async def meet(_: ToolContext, who: str) -> str:
-        await both.wait()
-        return who
-
-    assert await texts([("meet", {"who": "a"}), ("meet", {"who": "b"})], made("meet", meet)) == ["a", "b"]
-
-
 async def test_a_tool_that_takes_too_long_is_cut_off() -> None:
     async def never(_: ToolContext) -> object:
         return await asyncio.Event().wait()
@@ -92,25 +82,6 @@ async def test_without_leniency_the_schema_decides() -> None:
         "Error: Invalid arguments for add: b: '2' is not of type 'number'"
     ]
     assert await texts([("add", {"a": "1", "b": "2"})], lenient=True) == ["12"]
-
-
-async def test_a_cancelled_rollout_cancels_its_tools() -> None:
-    stopped = asyncio.Event()
-    running = asyncio.Event()
-
-    async def hang(_: ToolContext) -> object:
-        running.set()
-        try:
-            return await asyncio.Event().wait()
-        finally:
-            stopped.set()
-
-    task = asyncio.create_task(texts([("hang", {})], made("hang", hang)))
-    await running.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert stopped.is_set()
 
 
 def raising(error: type[BaseException]) -> Any:
@@ -241,22 +212,27 @@ async def test_a_refusal_and_what_the_policy_did_wrong_are_messages_in_any_case(
     assert [message["content"][:22] for message in messages] == ["Error: closed", "Error: Unknown functio", "x" * 22]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-async def test_no_tool_can_swallow_the_rollout_s_cancellation(count: int) -> None:
-    running = asyncio.Event()
+@pytest.mark.parametrize(("count", "obeys"), [(1, True), (1, False), (2, False)])
+async def test_a_cancelled_rollout_cancels_its_tools_and_none_can_swallow_it(count: int, obeys: bool) -> None:
+    running, stopped = asyncio.Event(), 0
 
-    async def stubborn(_: ToolContext) -> object:
+    async def hang(_: ToolContext) -> object:
+        nonlocal stopped
         running.set()
         try:
             return await asyncio.Event().wait()
         except asyncio.CancelledError:
+            stopped += 1
+            if obeys:
+                raise
             return "I go on"
 
-    task = asyncio.create_task(texts([("stubborn", {})] * count, made("stubborn", stubborn)))
+    task = asyncio.create_task(texts([("hang", {})] * count, made("hang", hang)))
     await running.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert stopped == count
 
 
 async def test_too_many_calls_run_no_tool() -> None:

@@ -307,8 +307,9 @@ class LocalPool:
 
     def _start_obituaries(self) -> None:
         from rolloutpool_common.process.obituaries import Obituaries
+        from rolloutpool_common.process.settings import with_authority
 
-        self._obituaries = Obituaries(self.redis_url)
+        self._obituaries = Obituaries(with_authority(self.redis_url, self._setting("ROLLOUTPOOL_REDIS_CA")))
         self._obituaries.start()
 
     def _start_worker(self) -> Child:

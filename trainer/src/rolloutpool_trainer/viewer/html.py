@@ -209,7 +209,7 @@ def _part(runs: Sequence[Run], view: SampleView) -> str:
         where = f"<b>prompt</b>as sample {view.number - 1}"
         tokens = f"<details><summary>{last.n:,} tokens as in sample {view.number - 1}</summary>{tokens}</details>"
     elif last.kind == PROMPT:
-        fork = f'<b class="drift">↳ fork of {view.number - 1}</b> {_drift(view.drift or "")}' if view.number > 1 else ""
+        fork = f'<b class="drift">↳ fork of {view.number - 1}</b> {_drift(view.drift or "")}' if view.fork else ""
         where = f"<b>prompt</b>{last.n:,} tokens {fork}"
     else:
         record = next((run.record for run in runs if run.record is not None), None)

@@ -83,6 +83,8 @@ class SampleView:
     """Tokens with mask 1."""
     shared: int
     """How many first tokens the sample before it has too; found by comparing ids."""
+    fork: bool
+    """Whether it goes on in the line of talk of the sample before it, from which it forked."""
 
     @property
     def drift(self) -> str | None:
@@ -96,9 +98,17 @@ def view_samples(result: RolloutResult, decode: Decode | None) -> list[SampleVie
     views: list[SampleView] = []
     before: list[int] = []
     records = {record.turn: record for record in result.turns}
+    lines = len(records) < len(result.turns)
+    if lines:
+        # Each line counts its turns from 1, so a turn's number does not say which of them its record is of.
+        records = {}
+    last = 0
     for number, sample in enumerate(result.samples, 1):
         shared = min(common_ids(before, sample.prompt_ids), len(sample.prompt_ids))
-        views.append(_view(number, sample, shared, records, decode))
+        turns = [segment.turn for segment in sample.segments if segment.kind == SAMPLED]
+        fork = number > 1 and (not lines or min(turns, default=0) > last)
+        last = max(turns, default=0)
+        views.append(_view(number, sample, shared, records, decode, fork=fork))
         # With the response, because a fork's prompt contains the turns that came before it.
         before = [*sample.prompt_ids, *sample.response_ids]
     return views
@@ -111,7 +121,7 @@ def common_ids(ours: Sequence[int], theirs: Sequence[int]) -> int:
 
 
 def _view(
-    number: int, sample: Sample, shared: int, records: dict[int, TurnSummary], decode: Decode | None
+    number: int, sample: Sample, shared: int, records: dict[int, TurnSummary], decode: Decode | None, *, fork: bool
 ) -> SampleView:
     ids, mask, logprobs = sample.response_ids, sample.response_mask, sample.response_logprobs
     if not len(ids) == len(mask) == len(logprobs):
@@ -153,7 +163,7 @@ def _view(
                 record=records.get(turn) if opens and turn is not None else None,
             )
         )
-    return SampleView(number, tuple(runs), prompt + len(ids), prompt, sum(map(bool, mask)), shared)
+    return SampleView(number, tuple(runs), prompt + len(ids), prompt, sum(map(bool, mask)), shared, fork)
 
 
 def _owners(segments: Sequence[SampleSegment], n: int) -> list[int | None]:

@@ -100,7 +100,7 @@ def _mark(run: Run, view: SampleView) -> Text:
     wrong = []
     if run.record is not None and run.record.drift not in NO_DRIFT:
         wrong.append(f"≠ {run.record.drift}")
-    if run.kind == PROMPT and view.number > 1:
+    if run.kind == PROMPT and view.fork:
         wrong.append(f"fork of sample {view.number - 1}" + (f": {view.drift}" if view.drift else ""))
     if run.contradicts:
         wrong.append("mask 1 on what was not sampled")

@@ -38,9 +38,11 @@ from rolloutpool_api.capabilities.harness.dialects.chat import ChatDialect
 from rolloutpool_api.capabilities.harness.dialects.items import filled, named_replies
 from rolloutpool_api.capabilities.harness.dialects.messages import MessagesDialect
 from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDialect
+from rolloutpool_api.capabilities.harness.program_body import parsed, read_body
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome, TakenCall
+from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
 
@@ -102,7 +104,8 @@ class Door:
         if scope["type"] == "lifespan":
             return await self._live(receive, send)
         uid, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
-        at = _VERSIONS.sub("", f"/{rest}".rstrip("/")) or "/"
+        # Programs may have joined an address that ends in a slash.
+        at = _VERSIONS.sub("", f"/{rest.strip('/')}") or "/"
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         dialect = DIALECTS.get(at) or DIALECTS["/messages" if b"anthropic-version" in headers else "/chat/completions"]
         try:
@@ -114,6 +117,9 @@ class Door:
             await self._route(session, place, at, dialect, Exchange(scope, headers, receive, send))
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
+        except SecretUnreadable as error:
+            _log.error("session unreadable", error=error.message)
+            await refuse(send, dialect, DoorRefusal("failed", "this door lacks the key of the API's secrets file"))
         except StoreFull:
             await refuse(send, dialect, DoorRefusal("failed", "the pool's Redis is full; ask again later"))
         except StoreError:
@@ -150,7 +156,7 @@ class Door:
         self._held += 1
         try:
             # Read before it may be refused: a client that still sends may not read the answer.
-            body = await self._body(http.receive)
+            body = await read_body(http.receive, http.headers, self._settings)
             with self._held_for(session):
                 await self._call(session, place, body, dialect, http, counts=at == COUNTS)
         finally:
@@ -270,26 +276,6 @@ class Door:
             return await answer.give_whole({"input_tokens": reply["counted"]}, gone)
         return await answer.give(AgentReply.of(uid, n, int(time.time()), reply), gone)
 
-    async def _body(self, receive: Receive) -> bytes:
-        """Reads a request's body within its limits."""
-        parts: list[bytes] = []
-        left = int(self._settings.door_body_mb * 1_000_000)
-        try:
-            async with asyncio.timeout(self._settings.door_upload_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise DoorRefusal("invalid", "the request broke off")
-                    part = message.get("body", b"")
-                    left -= len(part)
-                    if left < 0:
-                        raise DoorRefusal("large", "the request is larger than ROLLOUTPOOL_DOOR_BODY_MB")
-                    parts.append(part)
-                    if not message.get("more_body"):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise DoorRefusal("invalid", "the request came too slowly (ROLLOUTPOOL_DOOR_UPLOAD_SECONDS)") from None
-
     async def _behind(
         self, session: OpenSession, request: AgentRequest, reply: str, end: float
     ) -> tuple[AgentRequest, int]:
@@ -322,12 +308,7 @@ class Door:
     @staticmethod
     def _read(body: bytes, dialect: Dialect, session: OpenSession) -> tuple[AgentRequest, dict[str, Any]]:
         """Puts a body into chat form; returns also how it is asked, besides its prompt."""
-        try:
-            given = orjson.loads(body)
-        except ValueError:
-            raise DoorRefusal("invalid", "the request is no JSON") from None
-        if not isinstance(given, dict):
-            raise DoorRefusal("invalid", "the request must be an object")
+        given = parsed(body)
         try:
             request = dialect.read(given, drop=session.choice.hosted_tools == "drop")
             # The reader takes what is nested more deeply than the writer gives.

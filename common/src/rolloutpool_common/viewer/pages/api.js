@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "./vendor/htm_preact.js";
 
 const STORED = "rolloutpool.key";
+const RETRY = 5000; // After a failure that passes.
 const carried = document.getElementById("answers");
 const ANSWERS = carried && new Map(Object.entries(JSON.parse(carried.textContent ?? "{}")));
 
@@ -21,8 +22,15 @@ export class ApiFailure extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
+    this.passes = status === 0 || status === 429 || status >= 500;
   }
 }
+
+/**
+ * What an answer says of its error: its faults, each with its place, where it lists them.
+ * @param {{ message?: string, faults?: { path: string, message: string }[] } | undefined} error
+ */
+const saidOf = (error) => error?.faults?.map(({ path, message }) => `${path}: ${message}`).join("; ") || error?.message;
 
 /**
  * Asks for a path of the API, such as `/v1/batches`; throws an `ApiFailure`.
@@ -52,14 +60,14 @@ export const ask = async (path, signal) => {
     throw new ApiFailure(0, `The API does not answer: ${error instanceof Error ? error.message : error}`);
   }
   const document_ = await answer.json().catch(() => null);
-  if (!answer.ok) throw new ApiFailure(answer.status, document_?.error?.message ?? `status ${answer.status}`);
+  if (!answer.ok) throw new ApiFailure(answer.status, saidOf(document_?.error) ?? `Status ${answer.status}, and no word of the pool's: a proxy before it may have answered.`);
   if (document_ === null) throw new ApiFailure(answer.status, "The answer is not JSON.");
   return document_;
 };
 
 /**
  * Asks while a component is shown, and again after `every` ms (0: not again) if the page is in view. `every` may be a
- * function of the last success, null if there was none.
+ * function of the last success, null if there was none. After a failure that passes it is asked again anyway.
  * Returns { data, error, again }; `data` is that of the last success.
  * @template T
  * @param {string | null | false | undefined} path Nothing is asked without one.
@@ -79,7 +87,8 @@ export const useAnswer = (path, every = 0) => {
     const stop = new AbortController();
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     let timer;
-    const pause = () => (typeof rate.current === "function" ? rate.current(last.current) : rate.current);
+    let retry = 0;
+    const pause = () => (typeof rate.current === "function" ? rate.current(last.current) : rate.current) || retry;
     const again = () => {
       if (document.hidden) timer = setTimeout(again, pause());
       else setRound((n) => n + 1);
@@ -90,6 +99,7 @@ export const useAnswer = (path, every = 0) => {
         setAnswer({ path, data, error: null });
       })
       .catch((error) => {
+        if (error instanceof ApiFailure && error.passes) retry = RETRY;
         if (!stop.signal.aborted) setAnswer((before) => ({ path, data: before.path === path ? before.data : null, error }));
       })
       .finally(() => {

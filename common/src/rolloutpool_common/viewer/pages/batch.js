@@ -56,7 +56,7 @@ export const BatchHead = ({ id, batch, error, current }) => {
   return html`<div><h1>Batch <${Id} id=${id} /></h1>
     <${Failure} error=${error} />
     <p class="chips">${counts.map(([name, count]) => html`<span key=${name} class="chip ${name === "failed" ? "bad" : ""}">${state(name)} ${figure(count)}</span>`)}
-      ${Object.entries(batch?.warnings ?? {}).map(([name, count]) => html`<span key=${name} class="chip">⚠ ${visible(name)} ${figure(count)}</span>`)}
+      ${Object.entries(batch?.warnings ?? {}).map(([name, count]) => html`<span key=${name} class="chip">⚠ <bdi>${visible(name)}</bdi> ${figure(count)}</span>`)}
       ${Object.entries(batch?.labels ?? {}).map(([name, value]) => html`<span key=${name} class="chip">${visible(name)}=${visible(value)}</span>`)}</p>
     ${(batch?.waiting ?? []).map((entry, at) => html`<${Waiting} key=${at} entry=${entry} />`)}
     <${Tabs} label="views of this batch" tabs=${tabs} current=${current} /></div>`;

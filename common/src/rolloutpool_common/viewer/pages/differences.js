@@ -1,6 +1,6 @@
 // What proves or disproves the masks of a result: where the trainer's echo parts from the ledger, what forked, and
 // whether the figures agree. Pure.
-import { commonIds, contradicts, idAt, lengthOf } from "./runs.js";
+import { commonIds, contradicts, hasLines, idAt, isFork, lengthOf } from "./runs.js";
 
 const BEFORE = 8;
 const AFTER = 24;
@@ -25,7 +25,8 @@ const firstTurn = (sample) => sample.segments.find(({ kind }) => kind === "sampl
  * @returns {Fork[]}
  */
 export const forksOf = (result) =>
-  result.samples.slice(1).map((sample, index) => {
+  result.samples.slice(1).flatMap((sample, index) => {
+    if (!isFork(result, index + 1)) return [];
     const ledger = result.samples[index];
     const position = commonIds(ledger, sample, sample.prompt_ids.length);
     return {
@@ -41,19 +42,25 @@ export const forksOf = (result) =>
   });
 
 /**
- * The first differences of a result: [{ turn, position, before, expected, echoed, fork }]. What its turns recorded, or the
- * failure that a difference caused, else what the forks show (`fork`: one of `forksOf`, or null).
+ * The first differences of a result: [{ at, turn, position, before, expected, echoed, fork }]. What its turns recorded, or
+ * the failure that a difference caused, else what the forks show (`fork`: one of `forksOf`, or null). `at` is the place of
+ * the turn's record, or -1.
  * @param {Result} result
  * @returns {Found[]}
  */
 export const differencesOf = (result) => {
   const forks = forksOf(result);
-  /** @param {number} turn */
-  const forkOf = (turn) => forks.find((fork) => fork.turn === turn) ?? null;
-  const recorded = result.turns.flatMap(({ turn, difference }) => (difference ? [{ ...difference, turn, fork: forkOf(turn) }] : []));
-  const failed = result.failure?.difference ? [{ ...result.failure.difference, turn: result.failure.turn, fork: null }] : [];
+  // Each of several lines has such a turn.
+  const several = hasLines(result);
+  /** @param {number} turn @param {number} position */
+  const forkOf = (turn, position) => forks.find((fork) => fork.turn === turn && (!several || fork.position === position)) ?? null;
+  /** @param {number | null} number */
+  const placeOf = (number) => (several ? -1 : result.turns.findIndex(({ turn }) => turn === number));
+  const recorded = result.turns.flatMap(({ turn, difference }, at) => (difference ? [{ ...difference, at, turn, fork: forkOf(turn, difference.position) }] : []));
+  const failed = result.failure?.difference ? [{ ...result.failure.difference, at: placeOf(result.failure.turn), turn: result.failure.turn, fork: null }] : [];
   const known = new Set(recorded.map(({ turn }) => /** @type {number | null} */ (turn)));
-  return [...recorded, ...forks.filter(({ turn }) => !known.has(turn)).map((fork) => ({ ...fork, fork })), ...failed];
+  const shown = several ? [] : forks.filter(({ turn }) => !known.has(turn));
+  return [...recorded, ...shown.map((fork) => ({ ...fork, at: placeOf(fork.turn), fork })), ...failed];
 };
 
 /**
@@ -75,13 +82,16 @@ export const checksOf = (result, runs) => {
     const owned = owners.get(run.turn) ?? new Set();
     owners.set(run.turn, owned.add(sample));
   }));
-  const twice = [...owners.values()].filter((samples) => samples.size > 1).length;
+  // Each of several lines has a turn of this number, and a record of it.
+  const held = [...owners].map(([number, { size }]) => ({ size, turns: Math.max(1, Math.min(size, result.turns.filter(({ turn }) => turn === number).length)) }));
+  const sampled = held.reduce((sum, { turns }) => sum + turns, 0);
+  const once = held.reduce((sum, { size, turns }) => sum + (size > turns ? 0 : turns), 0);
   const uncovered = list.filter((run) => run.kind === "unknown").reduce((sum, run) => sum + run.n, 0);
   /** @param {number} number */
   const figures = (number) => number.toLocaleString("en");
   return [
     { says: `mask 1 lies on sampled tokens only: ${figures(trained - wrong)} of ${figures(trained)}`, holds: wrong === 0 },
-    { says: `each sampled turn is in one sample: ${figures(owners.size - twice)} of ${figures(owners.size)}`, holds: twice === 0 },
+    { says: `each sampled turn is in one sample: ${figures(once)} of ${figures(sampled)}`, holds: once === sampled },
     { says: `every token of the responses has an origin: ${figures(uncovered)} have none`, holds: uncovered === 0 },
     { says: `the turns report ${figures(reported)} sampled tokens, the samples hold ${figures(inSegments)}, and ${figures(trained)} are trained`, holds: inSegments === reported ? true : null },
   ];

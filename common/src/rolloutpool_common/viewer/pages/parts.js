@@ -27,6 +27,7 @@ export const KeyForm = ({ onKey }) => {
 
 /** @type {{ [status: number]: string }} */
 const TODO = {
+  0: "This page asks again. If it stays so, the pool may be down: whoever runs it can look.",
   401: "This pool has keys. Whoever runs it gives you one; it stays in this tab.",
   403: "Your key may not see this. Whoever runs the pool can give it the scope that is named.",
   404: "Look at the id: it may be cut off, its results may be deleted, or it is of somebody else's key.",
@@ -40,7 +41,7 @@ const TODO = {
  */
 export const Failure = ({ error }) =>
   error && html`<div class="alert" role="alert">${visible(error.message)}
-    ${TODO[error.status ?? 0] && html`<p>${TODO[error.status ?? 0]}</p>`}
+    ${TODO[error.status ?? -1] && html`<p>${TODO[error.status ?? -1]}</p>`}
     ${error.status === 401 && html`<${KeyForm} onKey=${() => dispatchEvent(new Event("newkey"))} />`}</div>`;
 
 /**

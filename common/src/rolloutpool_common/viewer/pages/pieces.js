@@ -44,7 +44,7 @@ export const useReader = (result) => {
     let live = true;
     /** @param {Reader | null} reader @param {string | null} note */
     const settle = (reader, note) => live && setFound([reader, note]);
-    if (result && !sha) settle(null, "Tokens are shown as ids: the result does not name its tokenizer.");
+    if (result && !sha) settle(null, result.samples.length === 0 ? null : "Tokens are shown as ids: the result does not name its tokenizer.");
     else if (sha)
       fetched(sha).then(
         (reader) => settle(reader, null),

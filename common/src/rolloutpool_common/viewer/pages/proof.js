@@ -39,8 +39,6 @@ export const Proof = ({ uid, params }) => {
 const Body = ({ result, reader }) => {
   const runs = useMemo(() => allRuns(result.samples), [result]);
   const found = useMemo(() => differencesOf(result), [result]);
-  /** @type {Set<number | null>} */
-  const known = new Set(result.turns.map(({ turn }) => turn));
   const checks = useMemo(() => checksOf(result, runs), [result]);
   /** @type {{ [alignment: string]: string }} */
   const verdicts = { exact: "✓ exact: every echo agreed with the ledger.", forked: "↳ forked: an echo disagreed, and the rollout was split, so that each sample is what the policy saw.", unverified: "? unverified: the trainer echoed no prompts, and the batch allows that." };
@@ -48,8 +46,8 @@ const Body = ({ result, reader }) => {
     <h2>What the result says of itself</h2>
     <ul class="checks">${checks.map(({ says, holds }) => html`<li key=${says} class=${holds === false ? "bad" : ""}>${holds === null ? "·" : holds ? "✓" : "✕"} ${says}</li>`)}</ul>
     <h2>${counted(result.turns.length, "turn")}</h2>
-    ${result.turns.map((turn) => html`<${Turn} key=${turn.turn} turn=${turn} uid=${result.uid} found=${found.find((one) => one.turn === turn.turn)} reader=${reader} />`)}
-    ${found.filter(({ turn }) => !known.has(turn)).map((one) => html`<section key=${one.turn} class="turn drifted" aria-label="what ended it"><h3>Turn ${figure(one.turn)} <span class="drift">≠ its prompt ended the rollout</span></h3>
+    ${result.turns.map((turn, place) => html`<${Turn} key=${place} turn=${turn} uid=${result.uid} found=${found.find(({ at }) => at === place)} reader=${reader} />`)}
+    ${found.filter(({ at }) => at < 0).map((one) => html`<section key=${one.turn} class="turn drifted" aria-label="what ended it"><h3>Turn ${figure(one.turn)} <span class="drift">≠ its prompt ended the rollout</span></h3>
       <${Difference} found=${one} uid=${result.uid} reader=${reader} /></section>`)}</div>`;
 };
 

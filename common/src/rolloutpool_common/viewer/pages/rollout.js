@@ -39,13 +39,14 @@ export const useRollout = (uid) => {
  */
 const useSiblings = (view) => {
   const group = view?.group;
-  const path = view && group && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=1000&where=${encodeURIComponent(`group=${group}`)}`;
+  const which = group ? `1000&where=${encodeURIComponent(`group=${group}`)}` : "1";
   /** @type {Asked<RowPage>} */
-  const { data, error } = useAnswer(CARRIED ? null : path);
-  if (!view || CARRIED || (path && !data && !error)) return [];
+  const { data, error } = useAnswer(view && !CARRIED && `/v1/batches/${encodeURIComponent(view.batch_id)}/rollouts?fields=uid&limit=${which}`);
+  if (!view || CARRIED || (!data && !error)) return [];
   const uids = data?.columns.uid ?? [];
-  if (uids.includes(view.uid)) return uids;
-  return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0).map((index) => `${view.batch_id}-${index}`);
+  if (group && uids.includes(view.uid)) return uids;
+  const total = data?.total ?? Infinity;
+  return [view.index - 1, view.index, view.index + 1].filter((index) => index >= 0 && index < total).map((index) => `${view.batch_id}-${index}`);
 };
 
 /**
@@ -142,13 +143,13 @@ const History = ({ history }) => {
   /** @param {number | null} ms */
   const since = (ms) => (ms == null ? "" : duration(ms - history.accepted_ms));
   return html`<details open=${history.status !== "completed"}><summary>History: ${counted(history.attempts.length, "attempt")}</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label="attempts"><table class="list"><thead><tr><th>attempt</th><th>worker</th><th>claimed after</th><th>ended after</th><th class="number">turns</th><th>outcome</th><th>why</th></tr></thead>
     <tbody>${history.attempts.map((one) => html`<tr key=${one.attempt}><td>${figure(one.attempt)}</td><td>${visible(one.worker)}</td><td>${since(one.claimed_ms)}</td><td>${since(one.ended_ms)}</td>
       <td class="number">${figure(one.turns)}</td><td>${visible(one.outcome)}</td><td class="why">${visible(one.reason)}${one.detail ? `: ${visible(one.detail)}` : ""}${one.delay_ms ? `, then waited ${duration(one.delay_ms)}` : ""}</td></tr>`)}</tbody></table></div></details>`;
 };
 
-/** @param {Turn["tools"][number]} call */
-const tool = ({ name, ms, ok, error }) => `${visible(name)} ${ok ? "✓" : "✕"}${error ? ` ${visible(error)}` : ""} ${duration(ms)}`;
+/** @param {Turn["tools"][number]} call @param {number} at */
+const tool = ({ name, ms, ok, error }, at) => html`<span key=${at}>${at ? ", " : ""}<bdi>${visible(name)}</bdi> ${ok ? "✓" : "✕"}${error ? ` ${visible(error)}` : ""} ${duration(ms)}</span>`;
 
 /** @param {{ result: Result }} props */
 const Turns = ({ result }) => {
@@ -160,11 +161,11 @@ const Turns = ({ result }) => {
   const queued = { kind: "queued", from: 0, to: Math.min(spans.queued_ms, parts.find((list) => list.length)?.[0].from ?? 0) };
   return html`<details open=${turns.length <= 12}><summary>${counted(turns.length, "turn")}</summary>
     ${timed && html`<${LaneLegend} kinds=${["queued", "model", "tools"]} />`}
-    <div class="scroll" tabindex="0" role="region" aria-label="turns"><table><thead><tr><th>turn</th>${timed && html`<th class="wide">time: 0 to ${duration(end)}</th>`}<th class="number">model</th><th>tools</th><th class="number">prompt</th><th class="number">sampled</th><th class="number">mask sent</th><th>finish</th><th>stop token</th><th>policy</th><th>drift</th></tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label="turns"><table class="list"><thead><tr><th>turn</th>${timed && html`<th class="wide">time: 0 to ${duration(end)}</th>`}<th class="number">model</th><th>tools</th><th class="number">prompt</th><th class="number">sampled</th><th class="number">mask sent</th><th>finish</th><th>stop token</th><th>policy</th><th>drift</th></tr></thead>
     <tbody>${turns.map((turn, at) => html`<tr key=${at}><td>${figure(turn.turn)}</td>
       ${timed && html`<td><${Lane} parts=${at || !queued.to ? parts[at] : [queued, ...parts[at]]} end=${end} /></td>`}
-      <td class="number">${duration(turn.llm_ms)}</td><td>${turn.tools?.length ? turn.tools.map(tool).join(", ") : figure(turn.tool_calls || null)}</td>
+      <td class="number">${duration(turn.llm_ms)}</td><td class="wrap labels">${turn.tools?.length ? turn.tools.map(tool) : figure(turn.tool_calls || null)}</td>
       <td class="number">${figure(turn.prompt_tokens)}</td><td class="number">${figure(turn.sampled_tokens)}</td><td class="number">${figure(turn.mask_sent) || "none"}</td>
-      <td>${visible(turn.finish_reason ?? "none")}</td><td>${visible(turn.stop)}</td><td>${visible(turn.policy_version ?? "none")}</td>
+      <td>${visible(turn.finish_reason ?? "none")}</td><td>${visible(turn.stop)}</td><td class="wrap">${visible(turn.policy_version ?? "none")}</td>
       <td class=${NO_DRIFT.includes(turn.drift) ? "" : "drift"}>${NO_DRIFT.includes(turn.drift) ? visible(turn.drift) : html`<a class="drift" href=${address(["proof", uid])}>≠ ${visible(turn.drift)}</a>`}</td></tr>`)}</tbody></table></div></details>`;
 };

@@ -111,6 +111,26 @@ export const allRuns = (samples) =>
   });
 
 /**
+ * Turns that the policy sampled in a sample.
+ * @param {Sample} sample
+ */
+const sampledTurns = ({ segments }) => segments.filter(({ kind }) => kind === "sampled").map(({ turn }) => turn);
+
+/**
+ * Whether a result has several lines of talk, whose turns count from 1 each.
+ * @param {Result} result
+ */
+export const hasLines = ({ turns }) => new Set(turns.map(({ turn }) => turn)).size < turns.length;
+
+/**
+ * Whether a sample goes on in the line of the sample before it, from which it forked. Turns of a line only count up.
+ * @param {Result} result
+ * @param {number} at
+ */
+export const isFork = (result, at) =>
+  at > 0 && (!hasLines(result) || Math.min(...sampledTurns(result.samples[at])) > Math.max(...sampledTurns(result.samples[at - 1])));
+
+/**
  * Policy versions in the order in which they sampled.
  * @param {Run[][]} runs
  * @returns {string[]}

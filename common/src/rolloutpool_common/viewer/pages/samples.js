@@ -4,7 +4,7 @@ import { address, setParams } from "./address.js";
 import { LAYERS, legendOf, paintStream, scaleOf, streamLegend } from "./layers.js";
 import { Failure, useKeys } from "./parts.js";
 import { readingsOf } from "./readings.js";
-import { allRuns, brokenLists, contradicts, idAt, lengthOf, versionsOf } from "./runs.js";
+import { allRuns, brokenLists, contradicts, hasLines, idAt, isFork, lengthOf, versionsOf } from "./runs.js";
 import { figure, visible } from "./text.js";
 import { blocksOf, divide, drawSample, factsOf, placeOf, tokenAt } from "./tokens.js";
 
@@ -52,7 +52,9 @@ const Drawn = ({ result, streams, reader, params }) => {
     samples.forEach((sample, at) => {
       const texts = readingsOf(sample, runs[at], reader);
       const box = boxes.current[at];
-      if (box) drawSample(box, sample, { runs: runs[at], texts, turns: result.turns, versions, number: at + 1 });
+      // Where there are several lines, a turn's number does not say which of them its record is of.
+      const turns = hasLines(result) ? [] : result.turns;
+      if (box) drawSample(box, sample, { runs: runs[at], texts, turns, versions, number: at + 1, fork: isFork(result, at) });
     });
   }, [samples, reader]);
   useLayoutEffect(() => {
@@ -148,6 +150,11 @@ const Drawn = ({ result, streams, reader, params }) => {
     const now = where();
     if (token_ && now) setParams({ at: `${now.sample}.${now.place}` });
   };
+  /** @param {number} at */
+  const lineOf = (at) => {
+    const found = result.harness?.lines.find(({ samples: own }) => own.includes(at));
+    return found ? ` of line ${figure(found.line)} (${visible(found.kind)})` : "";
+  };
   const wrong = runs.some((list) => list.some(contradicts));
   return html`<section aria-label="tokens"><h2>Tokens: trained ${figure(counts.trained)} of ${figure(counts.all)}</h2>
     ${wrong && html`<p class="alert"><strong>This record contradicts itself:</strong> mask 1 on tokens that were not sampled. Do not train on it, and report it.</p>`}
@@ -161,7 +168,7 @@ const Drawn = ({ result, streams, reader, params }) => {
       ([run, token_, says], at) => html`<span key=${at} class="run ${run}"><i class=${token_}>${says}</i></span> `,
     )}</p>
     <div class="by-${layer} ${borders ? "borders" : ""}" onPointerOver=${(/** @type {PointerEvent} */ event) => inspect(pointed(event))} onClick=${pin}>
-      ${samples.map((sample, at) => html`<div key=${at} class="sample"><h3>Sample ${at + 1} <span class="soft">${figure(sample.prompt_ids.length)} + ${figure(sample.response_ids.length)} tokens</span></h3>
+      ${samples.map((sample, at) => html`<div key=${at} class="sample"><h3>Sample ${at + 1} <span class="soft">${figure(sample.prompt_ids.length)} + ${figure(sample.response_ids.length)} tokens${lineOf(at)}</span></h3>
         <div ref=${(/** @type {HTMLElement | null} */ box) => { boxes.current[at] = box; }}></div></div>`)}
       ${!samples.length && html`<p>There are no samples: no turn was proved.</p>`}</div>
     <${Inspector} facts=${facts} streams=${streams} uid=${result.uid} colour=${params.colour} /></section>`;

@@ -128,9 +128,9 @@ const folded = (run, says, made) => {
  * Draws a sample into an element: what is known already folded, then a part for each turn.
  * @param {HTMLElement} into
  * @param {Sample} sample
- * @param {{ runs: Run[], texts: string[], turns: Turn[], versions: string[], number: number }} what
+ * @param {{ runs: Run[], texts: string[], turns: Turn[], versions: string[], number: number, fork: boolean }} what
  */
-export const drawSample = (into, sample, { runs, texts, turns, versions, number }) => {
+export const drawSample = (into, sample, { runs, texts, turns, versions, number, fork }) => {
   const records = new Map(turns.map((turn) => [turn.turn, turn]));
   /** @type {HTMLElement[]} */
   const parts = [];
@@ -143,7 +143,6 @@ export const drawSample = (into, sample, { runs, texts, turns, versions, number 
       continue;
     }
     if (run.kind === "prompt") {
-      const fork = number > 1;
       const box = fork ? document.createElement("div") : folded(run, "tokens of the prompt", made);
       if (fork) box.append(made);
       parts.push(part([element("b", "prompt"), ...(fork ? [element("div", `↳ fork of ${number - 1}`, "drift")] : [])], box));

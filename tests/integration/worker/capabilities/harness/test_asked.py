@@ -127,13 +127,40 @@ async def test_an_address_may_have_the_version_or_not(pool: Pool, door: DoorProc
     body = {"model": "any", "messages": [{"role": "user", "content": "do 0"}], "max_tokens": 64}
     async with client(session.url, session.key) as calls:
         for path in ("/chat/completions", "/messages"):
-            for version in ("", "/v1", "/v1/v1"):
+            for version in ("", "/v1", "/v1/v1", "//v1"):
                 assert (await calls.post(f"{version}{path}", json=body)).is_success
         assert (await calls.get("/models")).json()["data"][0]["id"] == "policy"
         assert (await calls.head("/")).is_success
         unknown = await calls.post("/v1/v10/messages", json=body)
     assert unknown.status_code == 404
     assert "/chat/completions" in unknown.json()["error"]["message"]
+    await session.end()
+
+
+async def test_half_a_character_is_read_as_none(
+    pool: Pool, door: DoorProcess, asked: AskedPolicy, asked_url: str
+) -> None:
+    """JavaScript cuts texts between the halves of a character, and writes such a half as an escape."""
+    session = await opened(pool, door, asked_url)
+    cut = rb"do 0 \ud83d\ude00 \ud83d, \ude00, \\\ud83d\ud83d, \\ud83d \\\\ude00\ude00 \u00e9"
+    body = b'{"model": "any", "messages": [{"role": "user", "content": "%s"}]}' % cut
+    async with client(session.url, session.key) as calls:
+        assert (await calls.post("/v1/chat/completions", content=body)).is_success
+        for broken in (body[:-1], body.replace(b'"any"', b"NaN"), b'["\\ud83d",' + b"[" * 100_000):
+            refused = await calls.post("/v1/chat/completions", content=broken)
+            assert refused.json()["error"]["message"] == "the request is no JSON"
+    assert asked.asked[0].messages[0]["content"] == "do 0 😀 \ufffd, \ufffd, \\\ufffd\ufffd, \\ud83d \\\\ude00\ufffd é"
+    await session.end()
+
+
+async def test_a_client_may_offer_http_2(pool: Pool, door: DoorProcess, led_url: str) -> None:
+    """Java's does with each request, also those of a connection that is kept."""
+    session = await opened(pool, door, led_url)
+    body = {"model": "any", "messages": [{"role": "user", "content": "do 0"}]}
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAB"}
+    async with client(session.url, session.key) as calls:
+        for _ in range(2):
+            assert (await calls.post("/v1/chat/completions", json=body, headers=offer)).is_success
     await session.end()
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import aiohttp
 import httpx
 import pytest
+from cryptography.fernet import Fernet
 from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, client, running_door
 from tests.support.open_sessions import opened
 from tests.support.pool import Pool, opened_pool
@@ -32,6 +34,8 @@ async def test_what_a_door_refuses(pool: Pool, door: DoorProcess, led_url: str) 
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
         assert (await http.post("/v1/chat/completions", content=b"no json")).status_code == 400
         assert (await http.post("/v1/chat/completions", json=[])).status_code == 400
+        packed = await http.post("/v1/chat/completions", content=b"", headers={"content-encoding": "gzip"})
+        assert packed.json()["error"]["message"] == "a door reads no compressed requests (content-encoding: gzip)"
         assert (await http.get("/v1/models")).json()["data"][0]["id"] == "policy"
         long = {**body, "messages": [{"role": "user", "content": "x" * 20_000}]}
         assert (await http.post("/v1/chat/completions", json=long)).status_code == 413
@@ -41,6 +45,23 @@ async def test_what_a_door_refuses(pool: Pool, door: DoorProcess, led_url: str) 
         assert (over.status_code, over.json()["error"]["code"]) == (403, "session_ended")
     await session.end()
     await other.end()
+
+
+async def test_a_door_that_lacks_the_key_of_the_secrets_file_says_so(
+    pool: Pool, pool_url: str, door: DoorProcess, led_url: str, tmp_path: Path
+) -> None:
+    session = await opened(pool, door, led_url)
+    other = tmp_path / "secrets.keys"
+    other.write_text(Fernet.generate_key().decode() + "\n")
+    other.chmod(0o600)
+    with running_door(pool_url, ROLLOUTPOOL_SECRETS_FILE=str(other)) as foreign:
+        async with client(session.url.replace(door.url, foreign.url), session.key) as http:
+            refused = await http.post(
+                "/v1/messages", json={"messages": []}, headers={"anthropic-version": "2023-06-01"}
+            )
+    assert refused.status_code == 503
+    assert refused.json()["error"]["message"] == "this door lacks the key of the API's secrets file"
+    await session.end()
 
 
 async def test_a_session_that_has_sampled_all_it_may_still_gets_its_reward(

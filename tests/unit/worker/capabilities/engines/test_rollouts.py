@@ -129,51 +129,6 @@ async def test_a_turn_that_was_in_flight_at_a_crash_is_sampled_again(
     assert "turn_resampled" in result.warnings
 
 
-@BOTH
-async def test_many_rollouts_over_weight_updates(
-    fake_redis: str,
-    worker: InsideWorker,
-    tokenizers: TokenizerCache,
-    tokenizer: ChatTokenizer,
-    protocol: str,
-    server: Any,
-) -> None:
-    async with server(tokenizer, ADD_COMPACT, ADD, ANSWER) as engine:
-        engine.version = "1"
-
-        async def update(asked: Any) -> None:
-            # Every fifth call is aborted after a few ids, and the weights are newer afterwards.
-            if len(engine.asked) % 5 == 0:
-                engine.abort_after(len(engine.asked) % 4)
-                engine.version = str(int(engine.version) + 1)
-
-        engine.before = update
-        uids = await worker.submit(*[{"messages": MESSAGES}] * 12, server_url=engine.url, protocol=protocol)
-        tickets = [asyncio.create_task(worker.take(uid)) for uid in uids]
-        await until(lambda: _asked(engine, 14))
-        # This worker stops at its next borders, and another one goes on.
-        worker.services.drain.begin()
-        first = await asyncio.gather(*tickets)
-        async with inside_worker(fake_redis, tokenizers) as second:
-            await asyncio.gather(*(second.take(uid) for uid in uids))
-            results = [await second.result(uid) for uid in uids]
-    assert set(first) <= {"completed", "drained"}
-    assert "drained" in first
-    said = [(token, logprob_of(token)) for turn in (1, 2, 3) for token in engine.ids_of(turn)]
-    for result in results:
-        assert result.status is RolloutStatus.COMPLETED
-        (sample,) = result.samples
-        values = zip(sample.response_ids, sample.response_logprobs, sample.response_mask, strict=True)
-        assert [(token, logprob) for token, logprob, mask in values if mask] == said
-        numbers = [int(s.policy_version) for s in sample.segments if s.kind == "sampled" and s.policy_version]
-        assert numbers == sorted(numbers)
-        assert (sample.version_min, sample.version_max) == (numbers[0], numbers[-1])
-    # All but those after no ids at all that the drain met: the second worker asks again, and counts from 0.
-    assert sum(turn.aborts for result in results for turn in result.turns) >= 6
-    assert len(engine.asked) >= 12 * 3 + 8
-    assert not any(turn.resampled for result in results for turn in result.turns)
-
-
 BROKEN = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": }\n</tool_call>'
 
 

@@ -16,7 +16,7 @@ from tests.support.kept_journals import OF_RELEASE_0_2, kept_again
 from tests.support.replays import reproduced
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.secrets import SECRETS
-from tests.support.trainer_script import ADD, ADD_COMPACT, call, say, status
+from tests.support.trainer_script import ADD, ADD_COMPACT, Step, call, say, status
 
 from rolloutpool_api.errors import Conflict
 from rolloutpool_common.capabilities.forks.origin import ForkOrigin
@@ -177,23 +177,24 @@ async def test_past_the_last_turn_where_a_limit_has_ended_it(worker: InsideWorke
     assert [message.content for message in child.messages if message.role == "tool"] == ["38"]
 
 
-async def test_a_turn_that_was_cut_by_length_is_sampled_again(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, say(ADD_COMPACT), say("It is", finish="length")) as trainer:
+@pytest.mark.parametrize(
+    ("script", "turn", "ended"),
+    [
+        ([say("It is", finish="length")], 2, FinishReason.LENGTH),
+        ([say(AGAIN), status(500)], 3, FinishReason.ERROR),
+    ],
+    ids=["cut by length", "failed"],
+)
+async def test_the_turn_that_ended_the_parent_is_sampled_again(
+    worker: InsideWorker, tokenizer: ChatTokenizer, script: list[Step], turn: int, ended: FinishReason
+) -> None:
+    async with scripted_trainer(tokenizer, say(ADD_COMPACT), *script) as trainer:
         parent = await worker.run_one(server_url=trainer.url, messages=QUESTION)
-    assert parent.finish_reason is FinishReason.LENGTH
+    assert parent.finish_reason is ended
     async with scripted_trainer(tokenizer, say("It is 38.")) as trainer:
-        (child,) = await fork(worker, parent, 2, server_url=trainer.url)
-        check(child, parent, 2, trainer)
+        (child,) = await fork(worker, parent, turn, server_url=trainer.url)
+        check(child, parent, turn, trainer)
     assert child.finish_reason is FinishReason.STOP
-
-
-async def test_where_the_parent_failed(worker: InsideWorker, tokenizer: ChatTokenizer) -> None:
-    async with scripted_trainer(tokenizer, say(ADD_COMPACT), say(AGAIN), status(500)) as trainer:
-        parent = await worker.run_one(server_url=trainer.url, messages=QUESTION)
-    assert parent.status is RolloutStatus.FAILED
-    async with scripted_trainer(tokenizer, say("It is 38.")) as trainer:
-        (child,) = await fork(worker, parent, 3, server_url=trainer.url)
-        check(child, parent, 3, trainer)
 
 
 @pytest.mark.parametrize("on_limit", ["truncate", "summarise"])

@@ -138,18 +138,6 @@ class TestStaleness:
         assert (await inside.result(uid)).stale is StaleEnd.NOT_STARTED
         assert (await status_of(store, uid)).stale == {"not_started": 1}
 
-    async def test_a_rollout_that_was_never_sampled_is_as_old_as_its_attempt(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        async with vllm_server(tokenizer, "It is 8.") as engine:
-            engine.version = "13"
-            await Runs(store).announce(OWNER, RUN, 10)
-            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
-            # It waits in the queue while the weights become newer, and then begins with the newest.
-            await Runs(store).announce(OWNER, RUN, 13)
-            assert await inside.take(uid) == "completed"
-        assert (await inside.result(uid)).staleness == 0
-
     async def test_the_versions_of_engines_count_where_nothing_is_announced(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
     ) -> None:
@@ -206,27 +194,37 @@ class TestStaleness:
             (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=2)
             assert await inside.take(uid) == "cancelled"
 
-    async def test_weights_that_are_newer_than_announced_are_not_stale(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
+    @pytest.mark.parametrize(
+        ("weights", "announced", "meanwhile", "limit", "staleness"),
+        [
+            # It waits in the queue while the weights become newer, and then begins with the newest.
+            (13, [10], [13], {"max_staleness": 0}, 0),
+            (15, [15, 10], [], {"max_staleness": 0}, -5),
+            (10, [99], [], {}, 89),
+        ],
+        ids=["as old as its attempt", "newer than announced", "without a limit"],
+    )
+    async def test_what_is_not_too_old_has_its_figure(
+        self,
+        inside: InsideWorker,
+        store: Store,
+        tokenizer: ChatTokenizer,
+        weights: int,
+        announced: list[int],
+        meanwhile: list[int],
+        limit: dict[str, int],
+        staleness: int,
     ) -> None:
         async with vllm_server(tokenizer, "It is 8.") as engine:
-            engine.version = "15"
-            await Runs(store).announce(OWNER, RUN, 15)
-            await Runs(store).announce(OWNER, RUN, 10, rollback=True)
-            (uid,) = await submit_to_run(inside, engine.url, "vllm", max_staleness=0)
-            assert await inside.take(uid) == "completed"
-        assert (await inside.result(uid)).staleness == -5
-
-    async def test_without_a_limit_only_the_figure_is_there(
-        self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer
-    ) -> None:
-        async with vllm_server(tokenizer, "It is 8.") as engine:
-            engine.version = "10"
-            await Runs(store).announce(OWNER, RUN, 99)
-            (uid,) = await submit_to_run(inside, engine.url, "vllm")
+            engine.version = str(weights)
+            for version in announced:
+                await Runs(store).announce(OWNER, RUN, version, rollback=True)
+            (uid,) = await submit_to_run(inside, engine.url, "vllm", **limit)
+            for version in meanwhile:
+                await Runs(store).announce(OWNER, RUN, version)
             assert await inside.take(uid) == "completed"
         result = await inside.result(uid)
-        assert (result.staleness, result.stale) == (89, None)
+        assert (result.staleness, result.stale) == (staleness, None)
 
     async def test_the_lag_of_what_runs_is_measured(
         self, inside: InsideWorker, store: Store, tokenizer: ChatTokenizer

@@ -1,6 +1,6 @@
 """`python -m rolloutpool_worker.capabilities.harness`: one runner until SIGTERM or SIGINT.
 
-Exit codes: 0 stopped as asked, 2 bad settings, or no way to run programs here.
+Exit codes: 0 stopped as asked, 2 bad settings, no way to run programs here, or a Redis URL that can't be right.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import structlog
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.process.settings import SettingsInvalid, refuse_start
-from rolloutpool_common.store import SecretStore, Store
+from rolloutpool_common.store import SecretStore, Store, check_addresses
 from rolloutpool_worker.capabilities.harness.containers import DockerRuntime
 from rolloutpool_worker.capabilities.harness.presets import HARNESSES
 from rolloutpool_worker.capabilities.harness.runner import Runner
@@ -45,6 +45,7 @@ def main() -> int:
             raise RunnerOff
         runtime = DockerRuntime(settings) if settings.runner_process == "docker" else ProcessRuntime(settings)
         secrets = SecretStore.load(settings.secrets_file)
+        check_addresses(settings.redis_urls)
         import_plugins(settings.plugins)
         HARNESSES.load_entry_points()
     except (SettingsInvalid, RolloutPoolError) as error:
