@@ -26,7 +26,7 @@ from tests.support.examples import examples
 from tests.support.journals import turn_record
 from tests.support.secrets import SECRETS
 
-from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, note_of, told_calls
+from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, StoredCall, note_of, told_calls
 from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.protocol.journal import TurnRecord
@@ -74,7 +74,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.records: list[TurnRecord] = []
         self.place = 1
         self.over = False
-        self.seen = 0
+        self.last: StoredCall | None = None
         self.known: dict[str, Any] = {}
 
     def do(self, step: Coroutine[Any, Any, T]) -> T:
@@ -259,7 +259,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def forget(self) -> None:
         """A worker that reads for the first time sees everything."""
-        self.seen, self.known = 0, {}
+        self.last, self.known = None, {}
 
     @property
     def waiting(self) -> int:
@@ -270,14 +270,16 @@ class SessionMachine(RuleBasedStateMachine):
     def the_worker_reads_what_was_taken(self) -> None:
         if not hasattr(self, "claim"):
             return
-        found, end = self.do(self.sessions.read(self.claim, self.seen, self.known))
-        assert [call.n for call in found] == list(range(self.seen + 1, len(self.calls) + 1))
+        found, end = self.do(self.sessions.read(self.claim, self.last, self.known))
+        assert [call.n for call in found] == list(
+            range(1 if self.last is None else self.last.n + 1, len(self.calls) + 1)
+        )
         for call in found:
             model = self.calls[call.n - 1]
             assert call.messages[0]["content"] == model.text
             assert (call.reply and call.reply[1]["text"]) == model.reply
         assert (end is not None) is self.over
-        self.seen = len(self.calls)
+        self.last = found[-1] if found else self.last
         state = self.do(self.sessions.state(self.uid))
         assert (state.calls, state.waiting, state.place) == (len(self.calls), self.waiting, self.place)
 

@@ -151,13 +151,18 @@ class DoorCalls:
             if self._waiting.get(key) is reply:
                 del self._waiting[key]
 
-    async def look_after(self, uid: str, n: int, reply: "asyncio.Future[dict[str, Any] | None]") -> None:
-        """Looks for a reply of which nobody has told, and for a worker that has lost sight of the call."""
+    async def look_after(self, uid: str, call: TakenCall, reply: "asyncio.Future[dict[str, Any] | None]") -> bool:
+        """Looks for a reply of which nobody has told, and for a worker that has lost sight of the call.
+
+        Returns whether Redis has the call; it may have lost it.
+        """
         # Redis may be away, or be started again: then the call waits, and nothing is lost.
         with suppress(StoreError):
-            found = await self.sessions.look_after(uid, n)
+            found = await self.sessions.look_after(uid, call)
             if not reply.done() and (found.reply is not None or found.outcome == "over"):
                 reply.set_result(found.reply)
+            return found.outcome != "forgotten"
+        return True
 
     def heard(self, uid: str, n: int, holder: str) -> None:
         """Notes that the program has the last byte: with the session's next call, or a second later."""
@@ -204,6 +209,8 @@ class DoorCalls:
         while True:
             with suppress(StoreError):
                 await News.of_door(self.store, self._address).listen(self._wake)
+            # Redis may have been started again, without what was stored last.
+            self._stored.clear()
             await asyncio.sleep(BEAT_SECONDS / 2)
 
     def _wake(self, heard: bytes) -> None:

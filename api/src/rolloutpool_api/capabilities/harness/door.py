@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ from rolloutpool_api.capabilities.harness.dialects.responses import ResponsesDia
 from rolloutpool_api.capabilities.harness.program_body import parsed, read_body
 from rolloutpool_api.capabilities.harness.settings import DoorSettings
 from rolloutpool_common.capabilities.harness.calls import ModelCall
-from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome
+from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSession, Outcome, TakenCall
 from rolloutpool_common.errors import SecretUnreadable
 from rolloutpool_common.protocol.sampling import SamplingParams
 from rolloutpool_common.store import StoreError, StoreFull
@@ -202,18 +202,19 @@ class Door:
         )
         came = self._came(place, http.headers)
         taken = await self._calls.take(session, call, came, end=end)
-        if taken.outcome != "taken":
-            raise DoorRefusal(*REFUSED[taken.outcome])
         answer = CallAnswer(dialect, request, http.send)
         gone = asyncio.ensure_future(_disconnected(http.receive))
-        whole = False
+        whole = None
         try:
-            whole = await self._give(session, taken.n, taken.reply, answer, gone, end)
+            while (whole := await self._give(session, taken, answer, gone, end)) is None:
+                # Redis has lost it with its last second.
+                with suppress(StoreError):
+                    taken = await self._calls.take(session, call, came, end=end)
         finally:
             gone.cancel()
             if whole:
                 self._calls.heard(session.uid, taken.n, came.holder)
-            else:
+            elif taken.n:
                 await asyncio.shield(self._calls.cut(session.uid, taken.n, came.holder))
 
     def _came(self, place: int, headers: Mapping[bytes, str]) -> Arrival:
@@ -228,14 +229,19 @@ class Door:
     async def _give(
         self,
         session: OpenSession,
-        n: int,
-        reply: dict[str, Any] | None,
+        taken: TakenCall,
         answer: CallAnswer,
         gone: "asyncio.Future[None]",
         end: float,
-    ) -> bool:
-        """Waits for a reply and gives it; tells whether the program was there until the last byte."""
-        uid = session.uid
+    ) -> bool | None:
+        """Waits for a reply and gives it; tells whether the program was there until the last byte.
+
+        Returns None where Redis has lost the call.
+        """
+        uid, n, reply = session.uid, taken.n, taken.reply
+        if taken.outcome != "taken":
+            await answer.fail(*REFUSED[taken.outcome])
+            return False
         if reply is None:
             with self._calls.waiting(uid, n) as waits:
                 pings = time.monotonic() + PING_SECONDS
@@ -248,8 +254,8 @@ class Door:
                     )
                     if gone.done():
                         return False
-                    if not waits.done():
-                        await self._calls.look_after(uid, n, waits)
+                    if not waits.done() and not await self._calls.look_after(uid, taken, waits):
+                        return None
                     if time.monotonic() > pings and not waits.done():
                         pings += PING_SECONDS
                         await answer.ping()

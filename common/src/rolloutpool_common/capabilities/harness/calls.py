@@ -42,6 +42,8 @@ class StoredCall:
     after: int | None = None
     counts: bool = False
     sent: Mapping[str, Any] = field(default_factory=dict)
+    record: bytes = b""
+    """All this but replies, as it is stored."""
 
 
 class HeardCall(NamedTuple):
@@ -72,6 +74,7 @@ def stored_call(
         after=record.get("after"),
         counts="counts" in record,
         sent=known[record["sent"]],
+        record=text,
     )
 
 

@@ -9,7 +9,7 @@
    before, at once (`hear`). A door that dies notes nothing: its calls are known by the number of its start, which has
    gone.
 4. While a call waits, its door looks after it (`look_after`) every few seconds. So what a dead worker has lost sight
-   of is found, and no message between the two has to arrive.
+   of is found, and no message between the two has to arrive. What Redis has lost, its door stores once more.
 5. Between two calls a session needs no worker: it is given back to the queue, with a delay that the next call ends
    (`idle`).
 
@@ -20,7 +20,7 @@ calls from the first one comes to the same lines of talk as the one before it.
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
@@ -28,6 +28,7 @@ import orjson
 from rolloutpool_common.capabilities.harness.calls import HeardCall, ModelCall, StoredCall, stored_call
 from rolloutpool_common.capabilities.harness.keys import make_key, place_of
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
+from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_common.protocol.messages import text_of
 from rolloutpool_common.store import Claim, ClaimLost, Store, keys
 from rolloutpool_common.store.answers import named
@@ -35,6 +36,10 @@ from rolloutpool_common.store.answers import named
 GONE_MS = 5000
 """After so long without a beat a door's calls count as cut."""
 Outcome = Literal["taken", "gone", "over", "place", "calls", "at_once", "bytes", "forgotten"]
+
+
+class CallsForgotten(RolloutPoolError):
+    """Redis was started again, and has lost a call of the session."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class TakenCall:
     outcome: Outcome
     n: int = 0
     reply: dict[str, Any] | None = None
+    asked: str = ""
+    """What makes calls equal, as a digest."""
     woken: bool = False
     """Whether it has put its session's ticket into an outbox, from which it is to be published."""
 
@@ -182,7 +189,7 @@ class Sessions:
         if outcome != "taken":
             return TakenCall(outcome)
         stored.update(new)
-        return TakenCall(outcome, answer["n"], _reply(answer["reply"]), woken=bool(answer["woken"]))
+        return TakenCall(outcome, answer["n"], _reply(answer["reply"]), asked, woken=bool(answer["woken"]))
 
     async def history(self, uid: str, n: int) -> list[dict[str, Any]] | None:
         """Reads the messages of a call, and its reply behind them; None where it has none that says anything."""
@@ -208,11 +215,12 @@ class Sessions:
         replies = [_reply(raw or b"") for raw in found]
         return [None if reply is None or "message" not in reply else reply for reply in replies]
 
-    async def look_after(self, uid: str, n: int) -> TakenCall:
-        """Looks after a call that waits; its outcome is `over` where it can be answered no more."""
+    async def look_after(self, uid: str, call: TakenCall) -> TakenCall:
+        """Looks after a call that waits; it is `over` where it can be answered no more, or `forgotten` by Redis."""
         split = keys.split_uid(uid)
-        answer = named(await self._connection.script("wait_call", *(split or ("", 0)), n))
-        return TakenCall("over" if answer["outcome"] == b"over" else "taken", n, _reply(answer["reply"]))
+        answer = named(await self._connection.script("wait_call", *(split or ("", 0)), call.n, call.asked))
+        outcomes: dict[bytes, Outcome] = {b"over": "over", b"forgotten": "forgotten"}
+        return replace(call, outcome=outcomes.get(answer["outcome"], "taken"), reply=_reply(answer["reply"]))
 
     async def hear(self, uid: str, n: int, holder: str, *, taken: bool) -> None:
         """Notes whether the program has its reply, or its connection was cut before."""
@@ -245,22 +253,27 @@ class Sessions:
         """Keeps a place; false where its program has to end."""
         return bool(await self._connection.script("hold_place", place.uid, place.token, int(lease_s * 1000)))
 
-    async def leave_place(self, place: TakenPlace, how: SessionEnd | None, *, died: bool = True) -> bool:
-        """Ends a place with its session; None has the program started once more: it died, or its runner stops."""
+    async def leave_place(
+        self, place: TakenPlace, how: SessionEnd | None, counts: Literal["deaths", "losses", "nothing"] = "deaths"
+    ) -> bool:
+        """Ends a place with its session; None has the program started once more, which counts as one of these."""
         split = keys.split_uid(place.uid) or ("", 0)
         text = "" if how is None else how.model_dump_json()
-        return bool(
-            await self._connection.script("leave_place", *split, place.token, text, "deaths" if died else "losses")
-        )
+        return bool(await self._connection.script("leave_place", *split, place.token, text, counts))
 
     # --- by the worker -------------------------------------------------------------------------------------------
 
-    async def read(self, claim: Claim, seen: int, known: dict[str, Any]) -> tuple[list[StoredCall], SessionEnd | None]:
-        """Reads the calls behind the first `seen`, and how the session was ended, if it was.
+    async def read(
+        self, claim: Claim, last: StoredCall | None, known: dict[str, Any]
+    ) -> tuple[list[StoredCall], SessionEnd | None]:
+        """Reads the calls behind the last one that was seen, and how the session was ended, if it was.
 
-        `known` keeps what was said, by digest, over several reads.
+        `known` keeps what was said, by digest, over several reads. Raises `CallsForgotten` where the last one is lost.
         """
-        answer = named(await self._connection.script("read_calls", claim.batch_id, claim.index, seen))
+        seen, record = (0, b"") if last is None else (last.n, last.record)
+        answer = named(await self._connection.script("read_calls", claim.batch_id, claim.index, seen, record))
+        if answer["forgotten"]:
+            raise CallsForgotten
         end = SessionEnd.model_validate_json(answer["over"]) if answer["over"] else None
         said = iter(answer["said"])
         known.update((digest.decode(), orjson.loads(text)) for digest, text in zip(said, said, strict=True) if text)

@@ -1,6 +1,7 @@
 """What a runner does about programs that cannot be started, and about those whose runner has died."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
-from rolloutpool_common.store import Store, StoreError
+from rolloutpool_common.store import Claim, Store, StoreError
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner import Runner
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
@@ -34,18 +35,18 @@ class Started:
 
 
 async def end_of(
-    store: Store, uid: str, settings: RunnerSettings, runtime: Runtime, *, dead: bool = False
+    store: Store, claimed: Claim, settings: RunnerSettings, runtime: Runtime, *, dead: bool = False
 ) -> SessionEnd:
     """How a session ends that a runner serves; `dead`: another one had its place, and is silent."""
     sessions = Sessions(store)
-    await sessions.want_place(await claim(store, uid), reuse=True)
+    await sessions.want_place(claimed, reuse=True)
     if dead:
         assert await sessions.take_place("dead", 0.01) is not None
         await asyncio.sleep(0.05)
     running = asyncio.create_task(Runner(settings, store, runtime).run())
 
     async def ended() -> SessionEnd | None:
-        return (await sessions.state(uid)).end
+        return (await sessions.state(claimed.uid)).end
 
     try:
         return await until(ended, 5)
@@ -60,8 +61,36 @@ async def test_after_a_runner_that_died_the_program_is_started_again_unless_it_i
 ) -> None:
     (uid,) = await submit(store, shared={"harness": {"command": ["x"], "on_death": on_death}}, asks={"harness": True})
     runtime, settings = Started(), RunnerSettings.model_validate({"redis_url": "redis://x"})
-    end = await end_of(store, uid, settings, runtime, dead=True)
+    end = await end_of(store, await claim(store, uid), settings, runtime, dead=True)
     assert (runtime.programs, end.failed is None) == (programs, programs == 1)
+
+
+class Full(Started):
+    """A runtime whose disk is full."""
+
+    async def run(self, preset: Preset, values: Mapping[str, str]) -> ProgramEnd:
+        """Counts it, and starts nothing."""
+        await super().run(preset, values)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_runner_without_room_leaves_its_place_to_others(store: Store) -> None:
+    """Also where no program may be started again: none was."""
+    (uid,) = await submit(store, shared={"harness": {"command": ["x"], "on_death": "fail"}}, asks={"harness": True})
+    settings, full = RunnerSettings.model_validate({"redis_url": "redis://x"}), Full()
+    await Sessions(store).want_place(claimed := await claim(store, uid), reuse=True)
+    without = asyncio.create_task(Runner(settings, store, full).run())
+
+    async def asked() -> bool:
+        return full.programs > 0
+
+    try:
+        await until(asked, 5)
+        end = await end_of(store, claimed, settings, Started())
+    finally:
+        without.cancel()
+        await asyncio.wait([without])
+    assert (end.failed, full.programs) == (None, 1)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +107,7 @@ async def test_a_program_that_no_process_can_be_is_given_up_at_once(store: Store
     settings = RunnerSettings.model_validate({"redis_url": "redis://x", "runner_process": "unsafe"})
     messages = [{"role": "user", "content": "a\0b"}]
     (uid,) = await submit(store, shared={"harness": choice, "messages": messages}, asks={"harness": True})
-    end = await end_of(store, uid, settings, ProcessRuntime(settings))
+    end = await end_of(store, await claim(store, uid), settings, ProcessRuntime(settings))
     assert end.failed is not None
     assert "could not be started" in end.failed
 

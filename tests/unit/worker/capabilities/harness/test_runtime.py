@@ -51,6 +51,31 @@ async def test_a_program_ends_with_a_runner_that_is_killed_and_the_next_one_dele
     assert list((tmp_path / "places").iterdir()) == [foreign]
 
 
+def test_whatever_a_program_leaves_in_its_home_is_deleted() -> None:
+    """Directories that nobody may write (Go's modules) or read, and a tree of 1,200 levels, by a plain user."""
+    program = (
+        "mkdir -p go/module shut; touch go/module/file; chmod 555 go/module; chmod 0 shut; "
+        "mkdir -p $(printf 'd/%.0s' {1..1200}); chmod 0 $HOME"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        code = f"""
+import asyncio, os
+from rolloutpool_worker.capabilities.harness.presets import Preset
+from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime
+
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+settings = RunnerSettings(redis_url="redis://nowhere", runner_process="unsafe", runner_places="{folder}")
+end = asyncio.run(ProcessRuntime(settings).run(Preset(("bash", "-c", {program!r})), {{}}))
+assert (end.code, end.output) == (0, ""), end
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert not list(Path(folder).iterdir())
+
+
 async def test_a_program_with_too_many_processes_is_ended_with_all_of_them(tmp_path: Path) -> None:
     """Their father is gone after a moment, as those of a fork bomb are; there are just not so many."""
     settings = RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path, runner_pids=60)

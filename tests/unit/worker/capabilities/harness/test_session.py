@@ -59,10 +59,12 @@ class Store:
     async def want_place(self, _: Any, *, reuse: bool) -> None:
         self._look()
 
-    async def read(self, _: Any, seen: int, __: dict[str, Any]) -> tuple[list[StoredCall], SessionEnd | None]:
+    async def read(
+        self, _: Any, last: StoredCall | None, __: dict[str, Any]
+    ) -> tuple[list[StoredCall], SessionEnd | None]:
         self._look()
         self.looks += 1
-        numbers = range(seen + 1, self.calls + 1)
+        numbers = range(1 if last is None else last.n + 1, self.calls + 1)
         said = [[{"role": "user", "content": f"{n}", "tool_calls": None}] for n in numbers]
         calls = [StoredCall(n, 0, text, [f"{n}"], [], "", None) for n, text in zip(numbers, said, strict=True)]
         return calls, self.end

@@ -52,6 +52,9 @@ class SessionInbox:
                     listens.result()
             except StoreError as error:
                 _log.warning("calls of sessions are looked for every few seconds only: %s", error.message)
+                # Redis may have been started again, without what was stored last.
+                for session in self.sessions.values():
+                    session.look()
                 await asyncio.wait({stopped}, timeout=PAUSE_SECONDS)
             finally:
                 listens.cancel()

@@ -9,13 +9,18 @@
 import asyncio
 import fcntl
 import os
-import shutil
+import stat
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+import structlog
+
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
+
+_log = structlog.stdlib.get_logger(__name__)
 
 # Runners of 0.2 named theirs `rolloutpool-place-…` and did not lock them.
 _NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
@@ -25,9 +30,13 @@ _NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
 async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
     """Makes an empty home, and deletes it in the end."""
     made = Path(tempfile.mkdtemp(prefix=_NEW, dir=settings.runner_places))
-    with _locked(made):
-        place = made.with_name(made.name.replace(_NEW, _NAME))
-        os.rename(made, place)
+    with ExitStack() as stack:
+        place = made
+        # Without its name nobody takes it for one that was left: a network's file system may have no such locks.
+        with suppress(OSError):
+            stack.enter_context(_locked(made))
+            place = made.with_name(made.name.replace(_NEW, _NAME))
+            os.rename(made, place)
         try:
             yield place
         finally:
@@ -43,7 +52,7 @@ async def delete_left_places(settings: RunnerSettings, end: Callable[[Path], Awa
             if end is not None:
                 await end(place)
             await asyncio.to_thread(_delete, place)
-            deleted += 1
+            deleted += not place.exists()
     return deleted
 
 
@@ -59,6 +68,10 @@ def _named(folder: Path) -> list[Path]:
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     """Holds a place; raises `OSError` where another process holds it, or it is no directory of this user."""
+    found = place.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & stat.S_IRUSR:
+        # Its program has shut it.
+        place.chmod(stat.S_IRWXU)
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(handle).st_uid != os.getuid():
@@ -70,11 +83,14 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _delete(place: Path) -> None:
+    """Deletes a place, also what a program has shut (Go's modules are read-only) or nested 1,000 levels deep."""
     variables_file(place).unlink(missing_ok=True)
-    # A program may have shut directories to its own user, as Go does with what it downloads. A link leads elsewhere.
-    for folder, names, _ in os.walk(place):
-        for path in (Path(folder, name) for name in names):
-            with suppress(OSError):
-                if not path.is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(place, ignore_errors=True)
+    # `shutil` fails at both.
+    opens = ("find", place, "-type", "d", "!", "-perm", "-700", "-execdir", "chmod", "u+rwx", "{}", ";")
+    for command in (("rm", "-rf", place), opens, ("rm", "-rf", place)):
+        # Without room for a process it stays for the next runner; its program has ended all the same.
+        with suppress(OSError):
+            if place.exists():
+                subprocess.run(command, check=False, env={"PATH": os.defpath}, stderr=subprocess.DEVNULL)
+    if place.exists():
+        _log.warning("a place could not be deleted", place=str(place))

@@ -7,13 +7,18 @@
 3. One that dies is started again in a fresh place, twice at the most; one whose runner was lost, ten times. Its tools
    must not run twice in the old place, and what it had asked already is answered from the journal, unless the rollout
    says otherwise (`on_death`).
-4. A lease that is lost, or a rollout that has ended, ends the program. While Redis is away no lease is lost: each
+4. A runner whose machine has no room for a program gives the place back, and takes none for a while. Another runner, or
+   this one later, starts the program.
+5. A lease that is lost, or a rollout that has ended, ends the program. While Redis is away no lease is lost: each
    begins anew when it is back, and until then programs go on, and wait for their doors.
 """
 
 import asyncio
+import errno
 import secrets
+import time
 from contextlib import suppress
+from typing import Literal
 
 import structlog
 
@@ -31,6 +36,9 @@ _log = structlog.stdlib.get_logger(__name__)
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 3.0
 LOOK_SECONDS = 0.5
+REST_SECONDS = 15.0
+"""After its machine had no room."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 MOST_DEATHS = 2
 """After so many a program is started again."""
 MOST_LOSSES = 10
@@ -45,6 +53,7 @@ class Runner:
         self._sessions = Sessions(store)
         self._runtime = runtime
         self._running: set[asyncio.Task[None]] = set()
+        self._rests_until = 0.0
 
     async def run(self) -> None:
         """Takes places for as long as it is not cancelled; then its programs end, and go on elsewhere."""
@@ -52,7 +61,8 @@ class Runner:
             _log.warning("places of runners that were killed were deleted", places=deleted)
         try:
             while True:
-                place = await self._take() if len(self._running) < self._settings.runner_slots else None
+                takes = len(self._running) < self._settings.runner_slots and time.monotonic() >= self._rests_until
+                place = await self._take() if takes else None
                 if place is None:
                     await asyncio.sleep(LOOK_SECONDS)
                     continue
@@ -84,12 +94,16 @@ class Runner:
                 how = program.result()
                 _log.info("place closed", rollout_uid=place.uid, place=place.number, again=how is None)
                 await self._leave(place, how)
+            elif program.done() and isinstance(error := program.exception(), OSError):
+                self._rests_until = time.monotonic() + REST_SECONDS
+                _log.error("this machine has no room for a program", rollout_uid=place.uid, error=error.strerror)
+                await self._leave(place, None, "nothing")
         except asyncio.CancelledError:
             # This runner stops: another one starts the program again, unless it has ended.
             await self._stop(program)
             # Without Redis the lease runs out, and this runner counts as lost.
             with suppress(StoreError):
-                await self._sessions.leave_place(place, how, died=False)
+                await self._sessions.leave_place(place, how, "losses")
             raise
         finally:
             lease.cancel()
@@ -121,6 +135,8 @@ class Runner:
         except (ProgramMissing, TooManyProcesses) as error:
             return SessionEnd(failed=error.message)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             return SessionEnd(failed=f"its program could not be started: {error.strerror}")
         except ValueError:
             # A prompt with a zero byte, for example.
@@ -160,11 +176,13 @@ class Runner:
                 if not await self._sessions.hold_place(place, LEASE_SECONDS):
                     return
 
-    async def _leave(self, place: TakenPlace, how: SessionEnd | None) -> None:
+    async def _leave(
+        self, place: TakenPlace, how: SessionEnd | None, counts: Literal["deaths", "nothing"] = "deaths"
+    ) -> None:
         """Ends the place; where Redis does not answer, once it does."""
         while True:
             with suppress(StoreError):
-                await self._sessions.leave_place(place, how)
+                await self._sessions.leave_place(place, how, counts)
                 return
             await asyncio.sleep(RENEW_SECONDS)
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from rolloutpool_common.capabilities.harness.calls import StoredCall, note_of, told_calls
 from rolloutpool_common.capabilities.harness.given_calls import given_id
-from rolloutpool_common.capabilities.harness.sessions import Sessions
+from rolloutpool_common.capabilities.harness.sessions import CallsForgotten, Sessions
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
 from rolloutpool_common.errors import InfraFault, PromptTooLong
 from rolloutpool_common.outcomes import Boundary, Category, FinishReason
@@ -49,6 +49,10 @@ DEADLINE_SECONDS = 15.0
 """So long before its deadline a session comes back to a worker, which then delivers what was sampled."""
 LOOK_SECONDS = 2.0
 """After so long a session looks for new calls, where nobody has told it of any."""
+
+
+FORGOTTEN_SECONDS = 5.0
+"""For so long a call may be missing that Redis has lost: the door that holds it stores it once more."""
 
 
 class SessionIdle(GoesElsewhere):
@@ -93,8 +97,8 @@ class SessionRun:
         self._told: list[bytes] = []
         """New calls that it was told and has not begun."""
         self.look()
-        self.seen = 0
-        """How many calls it has read."""
+        self._last: StoredCall | None = None
+        """The last call that it has read."""
         self._replies = 0
         """How many calls it knows to have a reply."""
         self.asked: list[Mapping[str, Any]] = []
@@ -157,6 +161,11 @@ class SessionRun:
             await self._stop(cuts=cuts)
 
     @property
+    def seen(self) -> int:
+        """How many calls it has read."""
+        return 0 if self._last is None else self._last.n
+
+    @property
     def _is_full(self) -> bool:
         """Whether it has sampled all that it may. Whoever ends an external session can still say what it is worth."""
         return self.conversation.sampled_tokens >= self._claim.spec.max_tokens_total
@@ -164,16 +173,14 @@ class SessionRun:
     async def _begin_new(self) -> None:
         """Begins the turns of all calls that were not read yet; waits for those that are only replayed."""
         self.news.clear()
-        claim, seen = self._claim, self.seen
         told, self._told = self._told, []
         looks, self._looks = self._looks, False
-        calls = None if looks else told_calls(told, seen, self._said)
+        calls = None if looks else told_calls(told, self.seen, self._said)
         if calls is None:
-            read = await self._retry(lambda: self._sessions.read(claim, seen, self._said))
-            calls, self._end = read
+            calls, self._end = await self._read()
         for call in calls:
             await self._hear_replies(call.replied)
-            self.seen = call.n
+            self._last = call
             self.asked.append({} if call.counts else call.sent)
             if call.counts:
                 if call.reply is None:
@@ -191,6 +198,17 @@ class SessionRun:
             task = self._begin(turn)
             if call.reply is not None:
                 await asyncio.wait([task])
+
+    async def _read(self) -> tuple[list[StoredCall], SessionEnd | None]:
+        """Reads what is new; raises `HarnessLost` where Redis has lost for good what was read before."""
+        end = time.monotonic() + FORGOTTEN_SECONDS
+        while True:
+            try:
+                return await self._retry(lambda: self._sessions.read(self._claim, self._last, self._said))
+            except CallsForgotten as error:
+                if time.monotonic() > end:
+                    raise HarnessLost(error.message) from None
+            await asyncio.sleep(LOOK_SECONDS / 8)
 
     async def _hear_replies(self, many: int) -> None:
         """Waits until it knows of so many replies.

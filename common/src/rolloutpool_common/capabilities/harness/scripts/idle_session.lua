@@ -6,7 +6,7 @@ local batch, index, token, seen, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV
 local uid = batch .. '-' .. index
 local key = k_rollout(uid, 'session')
 local calls, over, idle = unpack(redis.call('HMGET', key, 'calls', 'over', 'idle'))
-if redis.call('HGET', k_rollout(uid), 'token') ~= token or tonumber(calls or '0') > seen or over then return -1 end
+if redis.call('HGET', k_rollout(uid), 'token') ~= token or tonumber(calls or '0') ~= seen or over then return -1 end
 -- A worker may have noted it and died before it gave the rollout back: the time goes on. It does not while the program waits
 -- for a runner: a session is not lost because there are few of them.
 if not idle or redis.call('ZSCORE', WANTED, uid) then

@@ -1,6 +1,6 @@
 -- End a place, by the runner that has it: its program has ended.
 -- ARGV: batch, index, token of the lease, how the session ends (JSON), or '' to have the program started once more, and then
--- what that counts as: `deaths` of the program, or `losses` of its runner.
+-- what that counts as: `deaths` of the program, `losses` of its runner, or `nothing`.
 -- Answer: 1; 0 where the place is another's.
 local batch, index, token, how, counted = unpack(ARGV, 1, 5)
 local uid = batch .. '-' .. index
@@ -9,7 +9,7 @@ if redis.call('HGET', key, 'lease') ~= token then return 0 end
 redis.call('HDEL', key, 'lease')
 redis.call('ZREM', HELD, uid)
 if how == '' then
-  redis.call('HINCRBY', key, counted, 1)
+  if counted ~= 'nothing' then redis.call('HINCRBY', key, counted, 1) end
   redis.call('ZADD', WANTED, str(now_ms()), uid)
 elseif not is_sampled(uid) then
   redis.call('HSETNX', key, 'over', how)
