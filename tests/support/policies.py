@@ -103,6 +103,7 @@ class PolicyCase:
         self.kind = kind
         self.failures = Failures()
         self.pauses: list[float] = []
+        self._attempts = 0
         self.gated = 0
         """How often a call was let through."""
         self.error: Exception | None = None
@@ -125,8 +126,17 @@ class PolicyCase:
             options = {"protocol": self.kind, "sampling_params": {"max_tokens": 100}, **options}
         spec = claim_of(server_url=url or self._url, **options).spec
         limits, breakers = ReplyLimits(LARGEST), Breakers()
+        self._attempts += 1
         asking = Asking(
-            self.client, spec, "b-0", 1, ATTEMPTS, limits, self._pause, breakers, before_call=self._before_call
+            self.client,
+            spec,
+            "b-0",
+            self._attempts,
+            ATTEMPTS,
+            limits,
+            self._pause,
+            breakers,
+            before_call=self._before_call,
         )
         return AskedPolicy(asking, self.kind, self._tokenizer)
 
