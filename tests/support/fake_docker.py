@@ -60,13 +60,14 @@ def main(folder: Path, arguments: list[str]) -> int:
     if shutil.which(command[0]) is None:
         return 127
     # Of no group of the client: a container goes on when its client is killed.
+    # It is known by its name before it runs, also if the client is killed at once.
+    named = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(folder / options["--name"])]
     process = subprocess.Popen(
-        command,
+        [*named, *command],
         env={"PATH": os.environ["PATH"], **env},
         cwd=options["-w"].replace(at, mounted),
         start_new_session=True,
     )
-    (folder / options["--name"]).write_text(str(process.pid))
     while process.poll() is None:
         time.sleep(0.02)
     return process.returncode
