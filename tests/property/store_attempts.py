@@ -1,25 +1,57 @@
-"""What a worker does in one attempt beside its journal, and what ends a batch from outside, in the store's machine.
+"""How tickets come to workers, what these do beside their journal, and what ends a batch from outside.
 
-A worker notes its first call, begins anew, or stops without a result. A trainer stops reading, or reads again.
+These are rules of the store's machine. A worker notes its first call, begins anew, or stops without a result. A
+trainer stops reading, or reads again.
 """
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import MultipleResults, multiple, rule
 from tests.property.store_faults import LONG_AGO_MS, StoreFaults
 from tests.property.store_world import WHICH, one_of
 from tests.support.batches import OWNER
+from tests.support.places import places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import Claim, ClaimLost
+from rolloutpool_common.store import Claim, ClaimLost, Ticket
+from rolloutpool_common.store.keys import split_uid, uid_of
+from rolloutpool_common.store.places import Place
 from rolloutpool_common.store.rollouts import MAX_LOSSES
 
 
 class StoreAttempts(StoreFaults):
-    """The rules for attempts and leases."""
+    """The rules for tickets, attempts and leases."""
 
     tickets, claims = StoreFaults.tickets, StoreFaults.claims
+
+    @rule(target=tickets, limit=st.integers(1, 4), lost=st.booleans())
+    def publish(self, limit: int, lost: bool) -> MultipleResults[Ticket]:
+        """Tickets come out of the outboxes; the broker may lose them all."""
+        ready = [uid for uid in self.rollouts if self.is_next(uid)]
+        taken = self.do(self.store.outbox.reserve(Priority.DEFAULT, limit))
+        assert len(taken) == min(limit, len(ready))
+        for ticket in taken:
+            model = self.rollouts[uid_of(ticket.batch_id, ticket.index)]
+            assert model.status == "queued"
+            assert not model.batch.paused
+        return multiple() if lost else multiple(*taken)
+
+    @rule()
+    def recover(self) -> None:
+        """What was published and not claimed goes back into the outboxes."""
+        published = self.raw.zcard("rp:published:default")
+        assert self.do(self.store.outbox.lost(Priority.DEFAULT, self.do(self.store.outbox.now_ms()) + 1)) == published
+        assert not self.raw.exists("rp:published:default")
+
+    def is_next(self, uid: str) -> bool:
+        """Whether a rollout stands in its outbox and nowhere else, and its turn may come."""
+        model, split = self.rollouts[uid], split_uid(uid)
+        assert split is not None
+        if model.batch.paused or model.ended:
+            return False
+        return places_of(self.raw, *split) - {Place.CANCELLING, Place.OVERDUE} == {Place.OUTBOX}
 
     @rule(claim=claims)
     def note_a_call(self, claim: Claim) -> None:

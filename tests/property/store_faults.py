@@ -33,6 +33,8 @@ class StoreFaults(StoreWorld):
         """A worker that lives is declared dead. It keeps its claims until they are taken back, and gets no more."""
         assert self.do(self.store.workers.condemn(self.ids[worker]))
         self.condemned.add(worker)
+        if any(model.status == "running" and model.worker == self.ids[worker] for model in self.rollouts.values()):
+            assert not self.do(self.store.workers.deregister(self.ids[worker]))
         # It has not noticed that yet, and goes on taking tickets.
         self.take_next(worker)
 
@@ -51,6 +53,7 @@ class StoreFaults(StoreWorld):
             model.clean = model.clean and not model.called
             if model.crashes >= MAX_CRASHES:
                 self.end_outside(uid, RolloutStatus.FAILED)
+        assert not ids & set(self.raw.zrange("rp:workers", 0, -1))
         for one in gone:
             self.start_worker(one)
 

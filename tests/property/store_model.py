@@ -37,6 +37,9 @@ class RolloutModel:
     overdue: bool = False
     push: str | None = None
     """What became of its push, once it has ended: `due`, `delivered`, `dead` or `stopped`; None without a webhook."""
+    push_waits: bool = False
+    """Whether its push is leased, or waits to be made again."""
+    push_tries: int = 0
     result: dict[str, Any] | None = None
     """What must be delivered: attempt and worker of who ended it."""
 
@@ -89,6 +92,8 @@ class BatchModel:
     """The result that its rollouts are forks of."""
     pushed: bool = False
     """Whether its results go to a webhook."""
+    was_down: bool = False
+    """Whether one of its pushes has found the receiver down."""
     paused: bool = False
     cancelled: bool = False
     held: list[RolloutModel] = field(default_factory=list)

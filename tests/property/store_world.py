@@ -2,14 +2,17 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.property.store_model import BatchModel, RolloutModel
-from tests.support.batches import announce
+from tests.support.batches import announce, result_of
+from tests.support.journals import turn_record
 from tests.support.secrets import SECRETS
 
 from rolloutpool_common.capabilities.grading.kept import GradingClaim
@@ -17,7 +20,7 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalRecord
 from rolloutpool_common.protocol.workers import WorkerRole
-from rolloutpool_common.store import Claim, Store, new_token
+from rolloutpool_common.store import Claim, ClaimLost, Store, new_token
 from rolloutpool_common.store.keys import uid_of
 
 T = TypeVar("T")
@@ -62,6 +65,8 @@ class StoreWorld(RuleBasedStateMachine):
         """All claims that were ever made."""
         self.ids: dict[str, str] = {}
         """Worker -> the id of its present process."""
+        self.ends: Counter[str] = Counter()
+        """How many rollouts have ever ended in each way, and how many were accepted."""
         self.condemned: set[str] = set()
         """Workers whose present process was declared dead, and lives."""
 
@@ -108,10 +113,24 @@ class StoreWorld(RuleBasedStateMachine):
         grading = GradingClaim.of(answer)
         assert (grading.complete, grading.leads) == (model.kept is not None, model.batch.leader is model)
         model.status, model.token, model.worker, model.called = "running", token, self.ids[worker], False
+        for stale in [one for one in self.claimed if one.uid == uid][-1:]:
+            self.writes_nothing(stale)
         self.claimed.append(answer)
         # A second ticket of it, which may come at any time, gives it to nobody else.
         assert self.do(self.store.rollouts.claim(uid, self.ids["w1"], WORKERS["w1"], token=new_token())) == "taken"
         return answer
+
+    def writes_nothing(self, stale: Claim) -> None:
+        """A worker that had a rollout before another one got it changes nothing of it any more."""
+        write = self.store.rollouts
+        for step in (
+            write.journal(stale, [turn_record("stale")], turns=1),
+            write.finish(stale, result_of(stale)),
+            write.restart(stale),
+        ):
+            with pytest.raises(ClaimLost):
+                self.do(step)
+        assert not self.do(write.release(stale, clean=True))
 
     def take_next(self, worker: str) -> Claim | None:
         """Publishes the next ticket, which this worker gets at once."""
@@ -128,6 +147,7 @@ class StoreWorld(RuleBasedStateMachine):
         """A rollout ends for good."""
         model = self.rollouts[uid]
         model.status, model.token = status.value, None
+        self.ends[f"status:{status}"] += 1
         model.result = {"status": status.value, "attempt": attempt, "worker": worker}
         model.push = "due" if model.batch.pushed else None
         model.batch.leave(model)
@@ -145,7 +165,7 @@ class StoreWorld(RuleBasedStateMachine):
             if not model.ended:
                 self.end_outside(uid, RolloutStatus.CANCELLED)
             elif model.push == "due" and model.status != RolloutStatus.CANCELLED:
-                model.push = "stopped"
+                model.push, model.push_tries = "stopped", 0
 
     def forget(self, batch_id: str) -> None:
         """Deletes a batch here and there."""

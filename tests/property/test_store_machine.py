@@ -4,8 +4,8 @@ After each step each open rollout has exactly one owner of its next step, by the
 delivered once with the result of who had the right to end it; and the counts agree. At the end everything can be
 finished, and a deleted batch leaves no key behind.
 
-The rules are in four parts: here is what trainers, workers and the reconciler do, in `store_attempts` what else an
-attempt may do and leases, in `store_pushes` webhooks, in `store_faults` what goes wrong.
+The rules are in four parts: here is what trainers, workers and the reconciler do, in `store_attempts` tickets,
+what else an attempt may do and leases, in `store_pushes` webhooks, in `store_faults` what goes wrong.
 """
 
 from typing import Any
@@ -27,7 +27,6 @@ from tests.support.places import places_of
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
-from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.journal import JournalUnreadable
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import (
@@ -111,6 +110,7 @@ class StoreMachine(StorePushes):
             batch.paused = run is not None and self.paused
             batch.rollouts = [RolloutModel(batch) for _ in batch.uids]
             self.batches[new.batch_id] = batch
+            self.ends.update(batches=1, accepted=n)
             self.rollouts.update(zip(batch.uids, batch.rollouts, strict=True))
             if key:
                 self.keys[key] = new.batch_id
@@ -125,22 +125,6 @@ class StoreMachine(StorePushes):
             assert conflict.value.batch_id == before
         else:
             assert self.do(self.store.batches.submit(new, LIMITS)) == (before, False)
-
-    @rule(target=tickets, limit=st.integers(1, 4), lost=st.booleans())
-    def publish(self, limit: int, lost: bool) -> MultipleResults[Ticket]:
-        """Tickets come out of the outboxes; the broker may lose them all."""
-        taken = self.do(self.store.outbox.reserve(Priority.DEFAULT, limit))
-        assert len(taken) <= limit
-        for ticket in taken:
-            model = self.rollouts[uid_of(ticket.batch_id, ticket.index)]
-            assert model.status == "queued"
-            assert not model.batch.paused
-        return multiple() if lost else multiple(*taken)
-
-    @rule()
-    def recover(self) -> None:
-        """What was published and not claimed goes back into the outboxes."""
-        self.do(self.store.outbox.lost(Priority.DEFAULT, self.do(self.store.outbox.now_ms()) + 1))
 
     @rule(target=claims, ticket=tickets, worker=st.sampled_from(list(WORKERS)), twice=st.booleans())
     def claim(self, ticket: Ticket, worker: str, twice: bool) -> MultipleResults[Claim]:
@@ -315,6 +299,8 @@ class StoreMachine(StorePushes):
             # The audit agrees: it finds nothing to put back.
             assert self.do(self.store.reconciliation.strays.scan(batch_id, len(batch.uids))) == []
         assert int(self.raw.get("rp:open") or 0) == sum(not model.ended for model in self.rollouts.values())
+        totals = self.raw.hgetall("rp:totals")
+        assert {name: int(totals.get(name, 0)) for name in self.ends} == self.ends
 
     @invariant()
     def what_owners_hold_is_counted(self) -> None:

@@ -30,29 +30,6 @@ async def test_uids_of_nothing_are_gone(store: Store) -> None:
     assert (await status_of(store, uid)).counts[RolloutStatus.QUEUED] == 1
 
 
-async def test_a_stale_token_writes_nothing(store: Store) -> None:
-    (uid,) = await submit(store)
-    stale = await claim(store, uid, "w1")
-    await store.rollouts.journal(stale, [turn_record(1)], turns=1)
-    assert await store.rollouts.release(stale, clean=True)
-    fresh = await claim(store, uid, "w2")
-    assert (fresh.attempt, fresh.journal_length) == (2, 1)
-
-    with pytest.raises(ClaimLost):
-        await store.rollouts.journal(stale, [turn_record(1), turn_record("stale")], turns=2)
-    with pytest.raises(ClaimLost):
-        await store.rollouts.finish(stale, result_of(stale))
-    assert not await store.rollouts.release(stale, clean=True)
-
-    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
-    assert await state_of(store, uid) is RolloutStatus.RUNNING
-    assert await store.workers.claims("w2") == [uid]
-    await store.rollouts.finish(fresh, result_of(fresh))
-    view = await view_of(store, uid)
-    assert view.result is not None
-    assert view.result["worker"] == "w2"
-
-
 async def test_a_released_rollout_waits_in_front_of_its_batch(store: Store) -> None:
     uids = await submit(store, 3)
     await store.outbox.reserve(Priority.DEFAULT, 3)
@@ -147,17 +124,6 @@ async def test_a_view_shows_each_stage(store: Store) -> None:
     assert view.result is not None
     assert await store.rollouts.view(uid, "theirs") is None
     assert await store.rollouts.find("mine", "theirs") is None
-
-
-async def test_a_stale_worker_throws_no_journal_away(store: Store) -> None:
-    (uid,) = await submit(store)
-    stale = await claim(store, uid, "w1")
-    await store.rollouts.journal(stale, [turn_record(1)], turns=1)
-    await store.rollouts.release(stale, clean=True)
-    await claim(store, uid, "w2")
-    with pytest.raises(ClaimLost):
-        await store.rollouts.restart(stale)
-    assert await store.rollouts.read_journal(uid) == [turn_record(1)]
 
 
 async def test_a_claim_that_redis_forgot_does_not_come_back_beside_another_of_its_number(

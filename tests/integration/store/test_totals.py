@@ -7,7 +7,6 @@ from tests.support.batches import (
     claim,
     declare_dead,
     finish,
-    new_batch,
     result_of,
     status_of,
     submit,
@@ -49,26 +48,6 @@ async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) ->
     }
     status = await status_of(store, done)
     assert status.failures == {"infra:network_error": 1}
-
-
-async def test_what_happens_twice_is_counted_once(store: Store) -> None:
-    batch = new_batch(key="k")
-    await store.batches.submit(batch)
-    await store.batches.submit(batch)
-    await store.batches.submit(new_batch(key="k"))
-    claimed = await claim(store, f"{batch.batch_id}-0")
-    for _ in range(2):
-        await store.rollouts.finish(claimed, result_of(claimed))
-        await store.rollouts.cancel(claimed.uid)
-    assert (await store.totals.read()).totals == {
-        "batches": 1,
-        "accepted": 1,
-        "status:completed": 1,
-        "alignment:exact": 1,
-        "turns": 1,
-        "sampled": 2,
-        "tokens": 5,
-    }
 
 
 async def test_totals_outlive_their_batch(store: Store) -> None:

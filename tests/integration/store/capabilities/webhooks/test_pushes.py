@@ -25,26 +25,9 @@ async def due(store: Store, count: int, url: str = TO.callback_url, owner: str =
     return uids
 
 
-@pytest.fixture
-async def uid(store: Store) -> str:
-    """A rollout that has ended and is to be pushed."""
-    (ended,) = await due(store, 1)
-    return ended
-
-
 async def delivery_counts(store: Store, uid: str) -> dict[str, int]:
     status = await status_of(store, uid)
     return {state: n for state, n in status.delivery.items() if n}
-
-
-async def test_a_retry_is_due_when_it_said(store: Store) -> None:
-    (uid,) = await due(store, 1)
-    await Pushes(store).take(1, lease_s=60)
-    await Pushes(store).settle(due_push(uid), "retry", retry_in_s=60)
-    assert await Pushes(store).take(1, lease_s=60) == []
-    await Pushes(store).settle(due_push(uid), "retry", retry_in_s=0)
-    assert await Pushes(store).take(1, lease_s=60) == [due_push(uid, attempt=2)]
-    assert await delivery_counts(store, uid) == {"pending": 1}
 
 
 async def test_a_deletion_that_was_broken_off_is_completed_although_pushes_wait(
@@ -74,17 +57,20 @@ async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: R
     await check_nothing_is_left(store, raw, batches, {"rp:push:dead"})
 
 
-async def test_a_leased_push_is_not_given_to_another(store: Store, other: Store, uid: str) -> None:
+async def test_a_leased_push_is_not_given_to_another(store: Store, other: Store) -> None:
+    (uid,) = await due(store, 1)
     assert await Pushes(store).take(9, lease_s=60) == [DuePush(uid, 1, f"{OWNER} {TO.callback_url}", 0)]
     assert await Pushes(other).take(9, lease_s=60) == []
 
 
-async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Store, uid: str) -> None:
+async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Store) -> None:
+    (uid,) = await due(store, 1)
     await Pushes(store).take(9, lease_s=0)
     assert await Pushes(other).take(9, lease_s=0) == [DuePush(uid, 2, f"{OWNER} {TO.callback_url}", 0)]
 
 
-async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store, uid: str) -> None:
+async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store) -> None:
+    (uid,) = await due(store, 1)
     (push,) = await Pushes(store).take(9, lease_s=60)
     await store.rollouts.cancel(uid)
     await Pushes(store).settle(push, "retry")
