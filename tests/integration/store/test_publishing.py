@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from tests.support.batches import announce, claim, submit
+from tests.support.durable_redis import durable_redis
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.queue.celery_app import broker_url, make_celery
-from rolloutpool_common.queue.kombu_compat import purge
+from rolloutpool_common.queue.kombu_compat import oldest_headers, purge
 from rolloutpool_common.queue.publisher import SLACK_MS, Publisher
 from rolloutpool_common.store import Store, StoreUnavailable
 
@@ -284,6 +286,14 @@ async def test_a_broker_that_is_away_delays_tickets_and_loses_none(
     await aged(raw, SLACK_MS / 1000 + 1)
     assert await publisher.recover() == 3
     assert await publisher.pump() == 3
+
+
+def test_a_broker_that_goes_away_while_it_is_asked_raises_what_publishers_know() -> None:
+    with durable_redis() as redis, make_celery(redis.url).connection_for_write() as connection:
+        assert oldest_headers(connection, "rollouts") is None
+        redis.kill()
+        with pytest.raises(OperationalError):
+            oldest_headers(connection, "rollouts")
 
 
 async def test_a_connection_that_is_made_anew_within_a_batch_delays_tickets_and_loses_none(

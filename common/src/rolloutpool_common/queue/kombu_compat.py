@@ -79,7 +79,12 @@ def batched(producer: Any, size: int) -> Iterator[None]:
 
 def oldest_headers(connection: Any, queue: str) -> dict[str, Any] | None:
     """Reads the headers of the oldest message of a queue without taking it."""
-    raw = connection.default_channel.client.lindex(KEY_PREFIX + queue, -1)
+    channel = connection.default_channel
+    try:
+        raw = channel.client.lindex(KEY_PREFIX + queue, -1)
+    except connection.connection_errors as error:
+        # kombu has made the channel, so it puts no error of its own in the place of redis-py's.
+        raise OperationalError(str(error)) from error
     if raw is None:
         return None
     headers: dict[str, Any] = json.loads(raw)["headers"]
