@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -89,6 +90,18 @@ async def test_a_sigterm_during_the_start_ends_cleanly(idle_pool: Pool, redis_ur
         assert await worker.ended() in (0, -signal.SIGTERM), worker.log()
         assert "Traceback" not in worker.log()
     assert await idle_pool.store.workers.known() == []
+
+
+async def test_a_sigterm_while_garbage_is_collected_ends_a_start(redis_url: str, tmp_path: Path) -> None:
+    """What a callback of the collector raises is thrown away."""
+    (tmp_path / "stopped_plugin.py").write_text(
+        "import gc, os, signal\n"
+        "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "gc.collect()\n"
+        "gc.callbacks.pop()\n"
+    )
+    with started_worker(redis_url, [tmp_path], ROLLOUTPOOL_PLUGINS="stopped_plugin") as worker:
+        assert await worker.ended() == 0
 
 
 @pytest.mark.parametrize("per_message", [1, 8])

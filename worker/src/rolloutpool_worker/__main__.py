@@ -55,8 +55,9 @@ def main() -> None:
 
     identity = WorkerIdentity(options.worker_id, options.supervisor)
 
-    # Until Celery installs its own handler, just before its consumer starts. Until then the worker is not announced.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Until Celery installs its own handler, just before its consumer starts. Until then the worker is not announced, so
+    # it may end at once. SystemExit was thrown away where it came while garbage was collected, and the worker ran on.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         if options.isolated:
             parent_pid, parent_id = options.isolated
