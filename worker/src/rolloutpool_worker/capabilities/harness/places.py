@@ -22,7 +22,7 @@ from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettin
 
 _log = structlog.stdlib.get_logger(__name__)
 
-# Runners of 0.2 named theirs `rolloutpool-place-…` and did not lock them.
+# Runners of earlier builds named theirs `rolloutpool-place-…`, and held no locks, so those are left alone.
 _NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
 
 
@@ -75,6 +75,7 @@ def _locked(place: Path) -> Iterator[None]:
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(handle).st_uid != os.getuid():
+            # A runner of root could open and delete it.
             raise PermissionError(f"{place} is another user's")
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -30,8 +30,6 @@ OUTPUT_BYTES = 4_000_000
 TAIL = 2000
 LAST_WORDS_SECONDS = 1.0
 """How long after its end a program's output is read, if somebody else still holds it."""
-
-
 LOOK_SECONDS = 0.25
 """Between two counts of a program's processes. A fork bomb makes some thousands meanwhile."""
 
@@ -97,7 +95,7 @@ class ProcessRuntime:
             return await self._run(place, filled, passage)
 
     async def clear(self) -> int:
-        """See `Runtime.clear`. The programs themselves have ended with their runners."""
+        """See `Runtime.clear`. A program has ended with its runner; what it has started may run on."""
         return await delete_left_places(self._settings)
 
     async def _run(self, place: Path, preset: Preset, passage: Passage | None) -> ProgramEnd:

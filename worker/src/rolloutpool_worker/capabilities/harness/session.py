@@ -49,10 +49,8 @@ DEADLINE_SECONDS = 15.0
 """So long before its deadline a session comes back to a worker, which then delivers what was sampled."""
 LOOK_SECONDS = 2.0
 """After so long a session looks for new calls, where nobody has told it of any."""
-
-
 FORGOTTEN_SECONDS = 5.0
-"""For so long a call may be missing that Redis has lost: the door that holds it stores it once more."""
+"""For so long a call that Redis has lost may be missing: the door that holds it stores it once more."""
 
 
 class SessionIdle(GoesElsewhere):
