@@ -97,6 +97,10 @@ class Doubts:
                 if (used := self._shapes.get(name)) is not None:
                     self.found[name] = used.equal_at
 
+    def of_template(self, template_sha256: str) -> bool:
+        """Whether any shape of a template is doubted."""
+        return template_sha256[:TEMPLATE_DIGITS] in self._of_template
+
     def _add(self, name: str) -> None:
         if name not in self._names:
             self._names.add(name)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 from tests.support.batches import beat
+from tests.support.conversations import InsideConversation
 from tests.support.fake_store import fake_store
 from tests.support.inside_worker import inside_worker
 from tests.support.scripted_trainer import scripted_trainer
@@ -198,6 +199,20 @@ async def test_a_rollout_in_flight_is_warned(fake_redis: str, chatml: Path, befo
         result = await worker.run_one(**rollout, metadata={"doubted_before": before})
     assert result.status is RolloutStatus.COMPLETED, result.failure
     assert (first.warnings, result.warnings) == ([], warnings)
+
+
+async def test_a_rollout_that_goes_on_elsewhere_is_warned_of_any_doubt_of_its_template(chatml: Path) -> None:
+    tokenizer = TokenizerCache(1).load(str(chatml))
+    whole = InsideConversation(tokenizer)
+    whole.answer("It is 38.")
+    await whole.conversation.sample()
+    # Which short cuts an earlier attempt has used, no record says.
+    again = InsideConversation(tokenizer, whole.store)
+    await again.conversation.sample()
+    tokenizer.doubts.hear(["0" * 16 + ".another"])
+    assert (whole.tokens.warnings, again.tokens.warnings) == ((), ())
+    tokenizer.doubts.hear([tokenizer.fingerprint.template_sha256[:16] + ".any"])
+    assert (whole.tokens.warnings, again.tokens.warnings) == ((), ("delta_doubted",))
 
 
 async def test_a_worker_reads_doubts_before_it_takes_work_and_with_its_beats(fake_redis: str, store: Store) -> None:

@@ -66,6 +66,8 @@ class TokenTrack:
         """What the result is to say of the first prompt's tools."""
         self._uses: set[Use] = set()
         """The short cuts that made deltas of this rollout here."""
+        self._resumed = False
+        """Whether deltas were made elsewhere, by short cuts that no record names."""
         self._reads_tools: bool | None = None
         """Whether deltas depend on the tools; None before the first delta."""
         self.found_kind = TrainerKind.UNKNOWN
@@ -85,7 +87,9 @@ class TokenTrack:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Returns what the result is to say: of the first prompt's tools, and of deltas that may be wrong."""
-        return (*self._wrong_tools, *(["delta_doubted"] if self._tokenizer.doubts.concern(self._uses) else []))
+        doubts, template = self._tokenizer.doubts, self._tokenizer.fingerprint.template_sha256
+        doubted = doubts.concern(self._uses) or (self._resumed and doubts.of_template(template))
+        return (*self._wrong_tools, *(["delta_doubted"] if doubted else []))
 
     # --- before a call ------------------------------------------------------------------------------------------
 
@@ -182,7 +186,7 @@ class TokenTrack:
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn whose entries the ledger has absorbed."""
-        self.kind = kind
+        self.kind, self._resumed = kind, True
         if self._first is None:
             # This is turn 1, so nothing has forked yet, and the first segment is the trainer's first prompt.
             self._first = self._first_prompt(messages, self.ledger.segments[0].n)
