@@ -141,9 +141,20 @@ class TrainingRow:
         """In the words of inference servers: stop or length."""
         return "length" if self.truncated else "stop"
 
-    @property
+    @cached_property
+    def told_calls(self) -> int | None:
+        """How many calls of the model wrote the transcript; None where it is of another line of talk than the row."""
+        harness = self.result.harness
+        if harness is None:
+            return self.result.num_llm_calls
+        told = harness.told
+        return told.turns if told is not None and self.index in told.samples else None
+
+    @cached_property
     def messages(self) -> list[dict[str, Any]]:
-        """The whole transcript."""
+        """The whole transcript; empty where it is of another line of talk."""
+        if self.told_calls is None:
+            return []
         return [message.model_dump(exclude_none=True) for message in self.result.messages]
 
     @property
@@ -154,21 +165,24 @@ class TrainingRow:
     @property
     def first_sampled(self) -> int:
         """Index of the first message that the policy wrote in this rollout; the prompt may hold earlier answers."""
-        calls = self.result.num_llm_calls
-        written = [i for i, message in enumerate(self.result.messages) if message.role == "assistant"]
+        calls, written = self.told_calls or 0, self._answers
         # Counted from the end: each call of the model wrote one message, and the answers in the prompt come before.
-        return written[-calls] if 0 < calls <= len(written) else len(self.result.messages)
+        return written[-calls] if 0 < calls <= len(written) else len(self.messages)
 
     @property
     def last_answer(self) -> int:
         """Index of the last message that the policy wrote; -1 if there is none."""
-        return max((i for i, message in enumerate(self.result.messages) if message.role == "assistant"), default=-1)
+        return max(self._answers, default=-1)
 
     @property
     def chat_turns(self) -> int:
         """The prompt is one turn, each call is one, and so is each stretch of messages that others wrote."""
-        answers = groupby(message.role == "assistant" for message in self.result.messages[self.first_sampled :])
-        return 1 + self.result.num_llm_calls + sum(not by_policy for by_policy, _ in answers)
+        answers = groupby(message["role"] == "assistant" for message in self.messages[self.first_sampled :])
+        return 1 + (self.told_calls or 0) + sum(not by_policy for by_policy, _ in answers)
+
+    @property
+    def _answers(self) -> list[int]:
+        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     @property
     def origin(self) -> dict[str, Any]:

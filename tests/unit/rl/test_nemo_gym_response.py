@@ -53,6 +53,13 @@ def test_a_turn_that_an_agent_took_out_of_training_is_context() -> None:
     assert mask == [0] * 8 + [1]
 
 
+def test_a_title_that_a_program_asked_for_beside_its_line_is_no_turn_of_it() -> None:
+    side = {"line": 1, "kind": "side", "why": "", "turns": 1, "tokens": 3, "trained_tokens": 0}
+    main = side | {"line": 2, "kind": "main", "turns": 2, "samples": [0]}
+    session = rollout(4, ONE, num_llm_calls=3, harness={"calls": 3, "lines": [side, main]})
+    assert nemo_gym_response(session, {}) == nemo_gym_response(rollout(4, ONE), {})
+
+
 def test_a_turn_over_an_update_of_the_weights_is_one() -> None:
     assert nemo_gym_response(rollout(4, UPDATED), {}) == nemo_gym_response(rollout(4, ONE), {})
 

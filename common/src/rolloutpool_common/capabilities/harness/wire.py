@@ -141,6 +141,12 @@ class HarnessReport(BaseModel):
     asked: list[AskedWay] = Field(default_factory=list)
     """How its calls were asked, each way once; at most 50 ways."""
 
+    @property
+    def told(self) -> LineReport | None:
+        """The line whose messages are the result's: the last one of the main chain."""
+        chain = [line for line in self.lines if line.kind in (LineKind.MAIN, LineKind.CONTINUATION)]
+        return chain[-1] if chain else None
+
 
 class HarnessReportField(BaseModel):
     """Holds what a result says besides its samples."""

@@ -26,6 +26,9 @@ from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
 from rolloutpool_common.rendering import ChatTokenizer
+from rolloutpool_rl.errors import ExportRefused
+from rolloutpool_rl.training_rows import training_rows
+from rolloutpool_rl.verifiers_trace import verifiers_trace
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
 
@@ -107,6 +110,11 @@ async def test_lines_of_one_session_are_in_flight_at_once(session: OpenedSession
     assert side.left_out == {"kind": side.tokens}
     assert len(result.samples) == 4
     assert sum(map(len, sampled(result))) + side.tokens == sum(map(len, led.sampled[before:]))
+    # The transcript is the main line's, so trainers that want texts get no other's.
+    prompts = [[message["role"] for message in row.prompt_messages] for row in training_rows(result)]
+    assert sorted(prompts) == [[], [], [], ["system", "user"]]
+    with pytest.raises(ExportRefused, match="another line of talk"):
+        verifiers_trace(result, task={})
 
 
 async def test_equal_prompts_at_once_are_calls_of_their_own(session: OpenedSession, led: LedPolicy) -> None:
