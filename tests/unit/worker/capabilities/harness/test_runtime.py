@@ -32,6 +32,13 @@ async def test_a_server_that_is_left_behind_holds_up_nobody(tmp_path: Path) -> N
     os.kill(pid, signal.SIGKILL)
 
 
+async def test_of_a_program_that_prints_much_the_end_is_kept(tmp_path: Path) -> None:
+    """It says last why it fails."""
+    runtime = ProcessRuntime(RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path))
+    end = await runtime.run(Preset(("bash", "-c", "head -c 6000000 /dev/zero; echo why >&2; exit 3")), {})
+    assert (end.code, end.output[-5:]) == (3, "\0why\n")
+
+
 async def test_what_is_left_behind_in_its_group_is_ended(tmp_path: Path) -> None:
     runtime = ProcessRuntime(RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path))
     end = await runtime.run(Preset(("bash", "-c", "sleep 600 & echo $!; exit 4")), {})

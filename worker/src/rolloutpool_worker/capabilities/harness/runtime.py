@@ -25,9 +25,8 @@ from rolloutpool_worker.capabilities.harness.places import delete_left_places, m
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 
-OUTPUT_BYTES = 4_000_000
-"""What a program prints beyond this is read and thrown away."""
 TAIL = 2000
+"""Bytes of what a program has printed."""
 LAST_WORDS_SECONDS = 1.0
 """How long after its end a program's output is read, if somebody else still holds it."""
 LOOK_SECONDS = 0.25
@@ -234,9 +233,7 @@ def count_processes(pid: int) -> int:
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
     """Reads to the end, and keeps the end of it."""
-    tail, left = b"", OUTPUT_BYTES
+    tail = b""
     while part := await stream.read(65536):
-        if left > 0:
-            tail = (tail + part)[-TAIL:]
-            left -= len(part)
+        tail = (tail + part)[-TAIL:]
     return tail.decode(errors="replace")
