@@ -24,7 +24,7 @@ from typing import Protocol
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_worker.capabilities.harness.passage import Passage, opened_passage
-from rolloutpool_worker.capabilities.harness.places import delete_left_places, made_place
+from rolloutpool_worker.capabilities.harness.places import HOMES, delete_left_places, made_place
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 
@@ -89,7 +89,7 @@ class ProcessRuntime:
         if preset.image is not None:
             raise ProgramMissing("its program wants the image of a container, and this runner has none")
         door = self._settings.door_url
-        async with made_place(self._settings) as place, AsyncExitStack() as stack:
+        async with made_place(HOMES, self._settings.runner_places) as place, AsyncExitStack() as stack:
             passage = await stack.enter_async_context(opened_passage(door)) if self._has_passage else None
             if passage is not None:
                 values = passage.moved(values, door)
