@@ -10,7 +10,8 @@ rp:rollout:{uid}:said      hash    digest -> a message or a list of tools (JSON)
 rp:rollout:{uid}:replies   hash    n -> its place among the replies, then the reply (JSON)
 rp:places:wanted           zset    uid -> ms since when it wants a runner to open a place for its program
 rp:places:held             zset    uid -> ms until which its runner has the place
-rp:places:heard            hash    when a runner was last heard of: ms, and the start of Redis (`rp:epoch`)
+rp:places:heard            hash    when a runner was last heard of: ms, and the start of Redis (`rp:epoch`);
+                                   started: since when that start is known, ms; 0 of the first one
 rp:sessions:ended          set     uids of sessions that were ended while their workers gave them back
 rp:door:{address}          string  the present start of the door at this address; expires by itself
 rp:door:{address}:ready    (a channel, no key) "{uid} {n} {reply}" of calls that were answered

@@ -202,9 +202,30 @@ async def test_places_are_not_lost_while_redis_is_away(store: Store, cause: str,
         assert await session.sessions.take_place("t2", 0.1) is None
         assert await session.sessions.hold_place(place, 0.1)
     await asyncio.sleep(0.2)
+    await store.connection.redis.hincrby("rp:places:heard", "started", -6000)
     again = await session.sessions.take_place("t2", 0.1)
     assert again is not None
     assert again.losses == 1
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["runs", "has ended"])
+async def test_a_place_whose_taking_redis_has_lost_is_not_given_out_again(store: Store, ends: bool) -> None:
+    """Two programs would have one number, and no door could tell them apart."""
+    session, redis = await opened(store, command=["x"]), store.connection.redis
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    await redis.hdel(f"rp:rollout:{session.uid}:session", "place", "lease")
+    await redis.zrem("rp:places:held", session.uid)
+    await redis.zadd("rp:places:wanted", {session.uid: 1})
+    await redis.hset("rp:epoch", "number", 9)
+    assert await session.sessions.take_place("t2", 15) is None
+    sessions = session.sessions
+    assert await (sessions.leave_place(place, SessionEnd()) if ends else sessions.hold_place(place, 15))
+    await redis.hincrby("rp:places:heard", "started", -6000)
+    assert await sessions.take_place("t2", 15) is None
+    state = await sessions.state(session.uid)
+    assert (state.place, state.end) == (1, SessionEnd() if ends else None)
 
 
 async def test_a_session_that_waits_for_its_grade_takes_no_call_and_needs_no_program(store: Store) -> None:
