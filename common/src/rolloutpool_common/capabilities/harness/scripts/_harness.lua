@@ -1,7 +1,6 @@
 -- What the scripts of sessions share, and their part in the kernel's (`harness_on_…`).
 local WANTED = P .. 'places:wanted'
 local HELD = P .. 'places:held'
-local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
 -- Have the leases of all places begin anew where Redis was started, or no runner has reached it for 5 s (one asks twice a
@@ -91,25 +90,16 @@ local function has_place(uid, number, token)
   return true
 end
 
--- Have a worker make the result of a session that has ended. One that is just giving it back, to wait for the program's next
--- call, does not see that any more; the reconciler then wakes it.
-local function wake_ended(batch, index)
-  local uid = batch .. '-' .. index
-  if redis.call('HGET', k_rollout(uid), 'status') == 'running' and redis.call('HEXISTS', k_rollout(uid, 'session'), 'idle') == 1 then
-    redis.call('SADD', ENDED, uid)
-  end
-  wake_session(batch, index)
-end
-
--- Some sessions may have been given back although they had ended.
-local function harness_on_lead(chores, _)
-  if redis.call('EXISTS', ENDED) == 1 then chores[#chores + 1] = 'harness' end
+-- A session is given back, to wait for the program's next call. Its worker does not see any more that the call has come
+-- meanwhile, or the end.
+local function harness_on_release(batch, _, index)
+  local open, over = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index, 'session'), 'open', 'over'))
+  if over or tonumber(open or '0') > 0 then wake_session(batch, index) end
 end
 
 -- Its calls can be answered no more. What was said is in its journal, and so in its result.
 local function harness_on_end(_, uid)
   redis.call('ZREM', WANTED, uid)
   redis.call('ZREM', HELD, uid)
-  redis.call('SREM', ENDED, uid)
   redis.call('UNLINK', k_rollout(uid, 'calls'), k_rollout(uid, 'said'), k_rollout(uid, 'replies'))
 end

@@ -13,6 +13,6 @@ if how == '' then
   redis.call('ZADD', WANTED, str(now_ms()), uid)
 elseif not is_sampled(uid) then
   redis.call('HSETNX', key, 'over', how)
-  wake_ended(batch, index)
+  wake_session(batch, index)
 end
 return 1
