@@ -218,6 +218,8 @@ async def test_what_is_no_message_is_the_agent_s_fault(tokenizer: ChatTokenizer)
             await inside.conversation.append_messages([wrong])
         with pytest.raises(AgentMisuse, match="not a message"):
             await inside.conversation.run_tools(turn, append=[wrong])
+    with pytest.raises(AgentMisuse, match="was not sampled"):
+        await inside.conversation.append_messages([ASK, {"role": "assistant", "content": "Mine."}, ASK])
     image = {"role": "user", "content": [{"type": "image", "image": "base64"}]}
     with pytest.raises(AgentMisuse, match=r"messages\[0\].content\[0\]: type image; only text is supported"):
         await inside.conversation.append_messages([image])

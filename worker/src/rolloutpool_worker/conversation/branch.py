@@ -306,6 +306,9 @@ class Branch:
 
     async def _observe(self, record: ObservationRecord, *, later: bool = False) -> None:
         """Completes the record of messages that follow a turn: its entries, and how the next turn is asked."""
+        if any(message["role"] == "assistant" for message in record.messages):
+            # What stands before it would be in no prompt, because a turn follows what was said since the last one.
+            raise AgentMisuse("an assistant's message that was not sampled can't be appended: give the whole to edit()")
         history, start, turn = self.history, time.perf_counter(), self.turns
         known = len(history.messages)
         history.append(record.messages)

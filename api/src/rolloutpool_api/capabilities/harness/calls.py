@@ -15,9 +15,10 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -58,6 +59,10 @@ class DoorCalls:
         self._start = secrets.token_hex(8)
         self._connections = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._taking: Counter[str] = Counter()
+        """Of sessions how many calls are being stored."""
+        self._early: dict[str, dict[str, dict[str, Any]]] = {}
+        """Of these sessions the replies of which was told before Redis had said which number their calls have."""
         self._known: OrderedDict[str, tuple[float, OpenSession]] = OrderedDict()
         self._stored: OrderedDict[str, set[str]] = OrderedDict()
         """Of sessions the digests of what this door has stored: a history is sent to Redis once."""
@@ -112,13 +117,22 @@ class DoorCalls:
 
         A call is known by its connection, so it may be stored once more where only the answer was lost.
         """
-        heard = [call for _, call in self._heard.pop(session.uid, ())]
-        taken = await self._patiently(
-            lambda: self.sessions.take(session, call, came, stored=self._stored_of(session.uid), heard=heard), end
-        )
+        uid = session.uid
+        heard = [call for _, call in self._heard.pop(uid, ())]
+        self._taking[uid] += 1
+        try:
+            taken = await self._patiently(
+                lambda: self.sessions.take(session, call, came, stored=self._stored_of(uid), heard=heard), end
+            )
+            early = self._early.get(uid, {}).pop(f"{uid} {taken.n}", None)
+        finally:
+            self._taking[uid] -= 1
+            if not self._taking[uid]:
+                del self._taking[uid]
+                self._early.pop(uid, None)
         if taken.woken:
             self._woken.set()
-        return taken
+        return taken if early is None else replace(taken, reply=early)
 
     @staticmethod
     async def _patiently(ask: Callable[[], Awaitable[T]], end: float) -> T:
@@ -215,6 +229,8 @@ class DoorCalls:
 
     def _wake(self, heard: bytes) -> None:
         call, reply = News.reply(heard)
-        waits = self._waiting.get(call)
+        waits, uid = self._waiting.get(call), call.partition(" ")[0]
         if waits is not None and not waits.done():
             waits.set_result(reply)
+        elif waits is None and uid in self._taking:
+            self._early.setdefault(uid, {})[call] = reply

@@ -71,6 +71,8 @@ TOO_LATE: tuple[ErrorKind, str] = (
     "failed",
     "the policy has not answered in time; ask again, and the same turn is found",
 )
+STOPS: tuple[ErrorKind, str] = ("failed", "this door stops; ask again, and the same turn is found")
+"""To those that still wait when the server cancels them, `FINISH_SECONDS` after it was told to stop."""
 REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
     "gone": ("unknown", "this session is unknown, or its batch was deleted"),
     "over": ("ended", "this session has ended"),
@@ -117,6 +119,8 @@ class Door:
             await self._route(session, place, at, dialect, Exchange(scope, headers, receive, send))
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
+        except asyncio.CancelledError:
+            await refuse(send, dialect, DoorRefusal(*STOPS))
         except SecretUnreadable as error:
             _log.error("session unreadable", error=error.message)
             await refuse(send, dialect, DoorRefusal("failed", "this door lacks the key of the API's secrets file"))
@@ -136,7 +140,7 @@ class Door:
 
     async def _admitted(self, uid: str, headers: Mapping[bytes, str]) -> tuple[OpenSession, int]:
         """Finds whose program calls, and from which place."""
-        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").removeprefix("Bearer ").strip()
+        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").rpartition(" ")[2]
         session = await self._calls.session(uid, time.monotonic() + self._settings.door_hold_seconds)
         place = None if session is None else session.place_of(key)
         # Unknown sessions are told apart from wrong keys to nobody.
@@ -210,6 +214,8 @@ class Door:
                 # Redis has lost it with its last second.
                 with suppress(StoreError):
                     taken = await self._calls.take(session, call, came, end=end)
+        except asyncio.CancelledError:
+            await answer.fail(*STOPS)
         finally:
             gone.cancel()
             if whole:

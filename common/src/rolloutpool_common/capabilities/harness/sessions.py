@@ -251,7 +251,8 @@ class Sessions:
 
     async def hold_place(self, place: TakenPlace, lease_s: float) -> bool:
         """Keeps a place; false where its program has to end."""
-        return bool(await self._connection.script("hold_place", place.uid, place.token, int(lease_s * 1000)))
+        lease = place.number, place.token, int(lease_s * 1000)
+        return bool(await self._connection.script("hold_place", place.uid, *lease))
 
     async def leave_place(
         self, place: TakenPlace, how: SessionEnd | None, counts: Literal["deaths", "losses", "nothing"] = "deaths"
@@ -259,7 +260,8 @@ class Sessions:
         """Ends a place with its session; None has the program started once more, which counts as one of these."""
         split = keys.split_uid(place.uid) or ("", 0)
         text = "" if how is None else how.model_dump_json()
-        return bool(await self._connection.script("leave_place", *split, place.token, text, counts))
+        lease = place.number, place.token
+        return bool(await self._connection.script("leave_place", *split, *lease, text, counts))
 
     # --- by the worker -------------------------------------------------------------------------------------------
 

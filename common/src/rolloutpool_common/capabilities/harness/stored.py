@@ -10,8 +10,8 @@ rp:rollout:{uid}:said      hash    digest -> a message or a list of tools (JSON)
 rp:rollout:{uid}:replies   hash    n -> its place among the replies, then the reply (JSON)
 rp:places:wanted           zset    uid -> ms since when it wants a runner to open a place for its program
 rp:places:held             zset    uid -> ms until which its runner has the place
-rp:places:heard            hash    when a runner was last heard of: ms, and the start of Redis (`rp:epoch`)
-rp:sessions:ended          set     uids of sessions that were ended while their workers gave them back
+rp:places:heard            hash    when a runner was last heard of: ms, and the start of Redis (`rp:epoch`);
+                                   started: since when that start is known, ms; 0 of the first one
 rp:door:{address}          string  the present start of the door at this address; expires by itself
 rp:door:{address}:ready    (a channel, no key) "{uid} {n} {reply}" of calls that were answered
 rp:worker:{w}:calls        (a channel, no key) uids of sessions here that have something new, and short calls
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rolloutpool_common.capability import Encryption, Ends, Gauge, StoredCapability, StoreDoor
+from rolloutpool_common.capability import Encryption, Gauge, StoredCapability
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import BatchRequest
@@ -51,12 +51,7 @@ class Harness(StoredCapability):
         """A secret for the keys of this batch, encrypted."""
         return {self.mark: secrets.encrypt(token_hex(32))}
 
-    async def tidy(self, door: StoreDoor, ends: Ends) -> int:
-        """Wakes sessions that have ended and wait for a call."""
-        return int(await door.script("wake_ended_sessions"))
-
     def forget(self, pipe: Any, uid: str) -> None:
         """Takes a rollout off the places."""
         pipe.zrem(f"{PLACES}:wanted", uid)
         pipe.zrem(f"{PLACES}:held", uid)
-        pipe.srem("rp:sessions:ended", uid)

@@ -88,6 +88,6 @@ elseif suspected >= 2 then
 else
   to_outbox(batch, index, priority)
 end
--- @on_release(batch, counter)
+-- @on_release(batch, counter, index)
 count('requeued:' .. (counter ~= '' and counter or 'drains'))
 return (counter == 'crashes' or counter == 'deaths') and suspected or counted

@@ -1,13 +1,18 @@
-"""What a door does beside its calls."""
+"""How a door hears of replies, and what it does beside its calls."""
 
 import asyncio
 import signal
+import time
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
+from tests.support.batches import submit
 
 from rolloutpool_api.capabilities.harness.calls import DoorCalls
+from rolloutpool_common.capabilities.harness.calls import ModelCall
+from rolloutpool_common.capabilities.harness.sessions import Arrival, Sessions, TakenCall
 from rolloutpool_common.process import background
 from rolloutpool_common.store import Store
 
@@ -30,3 +35,26 @@ async def test_a_door_of_which_a_part_has_failed_ends_and_does_not_go_on_without
     calls._woken.set()
     assert await asyncio.wait_for(told.get(), 10) == signal.SIGTERM
     await calls.stop()
+
+
+async def test_a_reply_that_is_told_before_its_call_has_a_number_is_heard(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy door read what is published first, and looked for the reply two seconds later."""
+    (uid,) = await submit(store, shared={"harness": {"external": True}}, asks={"harness": True})
+    calls, reply = DoorCalls(store, "here:1", SimpleNamespace()), {"message": {"content": "8"}}  # type: ignore[arg-type]
+    taking = Sessions.take
+
+    async def slow(*given: Any, **more: Any) -> TakenCall:
+        taken = await taking(*given, **more)
+        calls._wake(f"{uid} {taken.n} ".encode() + orjson.dumps(reply))
+        calls._wake(f"{uid} {taken.n + 1} ".encode() + orjson.dumps(reply))
+        return taken
+
+    monkeypatch.setattr(Sessions, "take", slow)
+    session = await calls.session(uid, end := time.monotonic() + 10)
+    assert session is not None
+    call = ModelCall([{"role": "user", "content": "hello"}], [])
+    taken = await calls.take(session, call, Arrival(1, calls.holder()), end=end)
+    assert (taken.outcome, taken.n, taken.reply) == ("taken", 1, reply)
+    assert not calls._early

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,15 @@ async def test_a_session_goes_on_after_a_redis_that_was_away(
     assert_all_once(result, led.sampled[before:])
 
 
+@pytest.mark.parametrize("back", ["with all", "without its last second"])
 @pytest.mark.parametrize("ends", ["while Redis is away", "later"])
 async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str, back: str
 ) -> None:
-    monkeypatch.setattr(runner, "LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(runner, "RENEW_SECONDS", 0.1)
+    """Also one whose place was taken in the second that Redis lost: the place is not given out again."""
+    # It looks for work before it renews.
+    for name, seconds in (("LEASE", 0.5), ("RENEW", 0.1), ("LOOK", 0.02)):
+        monkeypatch.setattr(runner, f"{name}_SECONDS", seconds)
     script = f"echo >> {tmp_path}/starts; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo > {tmp_path}/ended"
     harness = {"command": ["bash", "-c", script], "on_death": "fail"}
     with durable_redis() as redis:
@@ -71,6 +75,7 @@ async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease
             (uid,) = await submit(pool.store, shared={"harness": harness}, asks={"harness": True})
             sessions = Sessions(pool.store)
             await sessions.want_place(await claim(pool.store, uid), reuse=True)
+            redis.mark()
             running = asyncio.create_task(runner.Runner(settings, pool.store, ProcessRuntime(settings)).run())
             await asyncio.to_thread(eventually, (tmp_path / "starts").exists)
             redis.kill()
@@ -78,7 +83,7 @@ async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease
                 (tmp_path / "go").touch()
                 await asyncio.to_thread(eventually, (tmp_path / "ended").exists)
             await asyncio.sleep(1.5)
-            redis.start()
+            redis.lose_tail() if back == "without its last second" else redis.start()
             await asyncio.sleep(0.3)
             (tmp_path / "go").touch()
 
@@ -89,6 +94,35 @@ async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease
             running.cancel()
             await asyncio.wait([running])
     assert (tmp_path / "starts").read_text() == "\n"
+
+
+async def test_a_door_that_stops_says_so_to_those_that_wait(redis_url: str, led_url: str) -> None:
+    """No worker runs, so all calls wait; one is not even sent to its end."""
+    with running_door(redis_url) as door:
+        async with opened_pool(redis_url) as pool:
+            session = await opened(pool, door, led_url)
+            calls = [
+                asyncio.create_task(posted(session, "/v1/messages", messages=[USER])),
+                asyncio.create_task(posted(session, messages=[USER], stream=True)),
+            ]
+
+            async def waits() -> bool:
+                return (await Sessions(pool.store).state(session.uid)).waiting == 2
+
+            await until(waits, 10)
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(door.url.rpartition(":")[2]))
+            head = f"POST {session.url.removeprefix(door.url)}/v1/responses HTTP/1.1\r\nhost: x\r\n"
+            writer.write(f"{head}authorization: Bearer {session.key}\r\ncontent-length: 9\r\n\r\n{{".encode())
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            door.process.send_signal(signal.SIGTERM)
+            said = [await call for call in calls]
+            half = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+    assert [(one.status_code, one.headers["retry-after"]) for one in said] == [(503, "1")] * 2
+    assert [one.json()["error"]["type"] for one in said] == ["overloaded_error", "server_error"]
+    assert all("this door stops; ask again" in one.text for one in said)
+    assert half.startswith(b"HTTP/1.1 503 ")
 
 
 async def test_a_session_that_waits_on_many_connections_takes_no_other_s(redis_url: str, led_url: str) -> None:

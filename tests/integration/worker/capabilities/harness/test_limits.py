@@ -36,7 +36,9 @@ async def test_what_a_door_refuses(pool: Pool, door: DoorProcess, led_url: str) 
         assert (await http.post("/v1/chat/completions", json=[])).status_code == 400
         packed = await http.post("/v1/chat/completions", content=b"", headers={"content-encoding": "gzip"})
         assert packed.json()["error"]["message"] == "a door reads no compressed requests (content-encoding: gzip)"
-        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "policy"
+        for spelled in ("Bearer ", "bearer ", ""):
+            models = await http.get("/v1/models", headers={"authorization": f"{spelled}{session.key}"})
+            assert models.json()["data"][0]["id"] == "policy"
         long = {**body, "messages": [{"role": "user", "content": "x" * 20_000}]}
         assert (await http.post("/v1/chat/completions", json=long)).status_code == 413
         for _ in range(2):

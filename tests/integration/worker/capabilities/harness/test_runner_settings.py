@@ -1,6 +1,8 @@
 """A runner of its own for each test: how it starts programs, what it keeps of them, and its own death."""
 
+import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -88,3 +90,28 @@ async def test_what_a_program_has_printed_is_kept_where_that_is_asked_for(
         result = await ran(reconciled, led_url, prompt="do 1")
     kept = [(path.name, path.read_text()) for path in sorted(tmp_path.iterdir())]  # noqa: ASYNC240
     assert kept == [(f"{result.uid}-1.txt", "Said after 1: 0\n\n")]
+
+
+async def test_a_runner_that_is_told_twice_to_stop_leaves_nothing_behind(
+    reconciled: Pool, door: DoorProcess, led_url: str, tmp_path: Path
+) -> None:
+    """Something holds its program's output open for a moment, so the second signal comes while it stops."""
+    (tmp_path / "places").mkdir()
+    command = ["bash", "-c", f"setsid -f sleep 2; touch {tmp_path}/runs; exec sleep 600"]
+    with running_runner(reconciled.url, door, ROLLOUTPOOL_RUNNER_PLACES=str(tmp_path / "places")) as runner:
+        (uid,) = await reconciled.submit(
+            shared={"server_url": led_url, "harness": {"command": command}}, asks={"harness": True}
+        )
+
+        async def runs() -> bool:
+            return (tmp_path / "runs").exists()
+
+        await until(runs, 20)
+        for _ in range(2):
+            runner.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.2)
+        await asyncio.to_thread(runner.wait)
+    redis = reconciled.store.connection.redis
+    assert (os.listdir(tmp_path / "places"), await redis.zcard("rp:places:held")) == ([], 0)
+    assert await redis.zscore("rp:places:wanted", uid) is not None
+    await reconciled.store.rollouts.cancel(uid)

@@ -89,6 +89,29 @@ async def test_a_reply_that_is_dropped_is_left_out(session: OpenedSession, led: 
     assert_all_once(result, [ids for ids in led.sampled[before:] if ids is not dropped and ids is not again])
 
 
+@pytest.mark.parametrize("protocol", ["callback", "vllm"])
+async def test_words_that_a_program_puts_in_the_policy_s_mouth_reach_it(
+    pool: Pool, door: DoorProcess, tokenizer: ChatTokenizer, led_url: str, protocol: str
+) -> None:
+    """With a repetition whose turns were equal, its own words may be another line's."""
+    policy = LedEngine(tokenizer)
+    async with vllm_server(tokenizer, "unused") as engine:
+        engine.sampler, engine.context = policy.sample, 100_000
+        url = engine.url if protocol == "vllm" else led_url
+        session = await opened(pool, door, url, protocol=protocol)
+        program = session.program()
+        await program.run("do 1")
+        program.history += [{"role": "user", "content": "Before."}, {"role": "assistant", "content": "Not sampled."}]
+        await program.run("do 0")
+        result = await session.end()
+    assert (result.status, result.failure) == ("completed", None)
+    assert result.harness is not None
+    assert [(line.kind, line.turns) for line in result.harness.lines] == [("main", 2), ("continuation", 1)]
+    saw = tokenizer.decode(result.samples[1].prompt_ids)
+    assert "echo 0" in saw
+    assert saw.index("Before.") < saw.index("Not sampled.") < saw.index("do 0")
+
+
 async def test_lines_of_one_session_are_in_flight_at_once(session: OpenedSession, led: LedPolicy) -> None:
     """Sub-agents with a system text of their own, a title call without tools, and a main line, all at the same time."""
     before = len(led.sampled)

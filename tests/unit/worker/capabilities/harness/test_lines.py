@@ -86,8 +86,9 @@ def test_a_reply_that_comes_back_continues_its_line_with_the_policy_s_ids() -> N
         ([USER, SHELL, result_of(1)], "other", 1),
         ([USER, SHELL, result_of(1)], "t", 0),
         ([USER, SHELL], "t", 1),
+        ([USER, SHELL, result_of(1), said("assistant", "Mine."), USER], "t", 1),
     ],
-    ids=["another reply", "other tools", "before the reply", "nothing new"],
+    ids=["another reply", "other tools", "before the reply", "nothing new", "words of its own"],
 )
 def test_what_does_not_go_on_begins_a_line(history: list[Message], tools: str, replied: int) -> None:
     lines, _ = begun()
@@ -151,7 +152,9 @@ class World:
     def call(self, messages: list[Message], tools: str) -> None:
         asked = Asked(len(self.calls) + 1, len(self.replies), messages, tools)
         self.calls.append(asked)
-        self.open[asked.n] = self.lines.find(asked.n, asked.replied, messages, tools).line
+        found = self.lines.find(asked.n, asked.replied, messages, tools)
+        assert found.begins or all(one["role"] != "assistant" for one in found.new)
+        self.open[asked.n] = found.line
 
     def reply(self, n: int, message: Message) -> None:
         place = len(self.replies) + 1
@@ -179,7 +182,8 @@ def test_reading_the_calls_again_finds_the_same_lines(data: st.DataObject) -> No
         history = data.draw(st.sampled_from([[USER], [said("system", "child"), USER], *known]))
         history = history[data.draw(st.sampled_from([0, 0, 1])) :] or [USER]
         if data.draw(st.booleans()):
-            history = [*history, data.draw(st.sampled_from([USER, result_of(9)]))]
+            own: list[list[Message]] = [[USER], [result_of(9)], [USER, said("assistant", "Mine."), USER]]
+            history = [*history, *data.draw(st.sampled_from(own))]
         world.call(history, data.draw(st.sampled_from(["t", "t", "other"])))
     again, late = Lines(), []
     for asked in world.calls:

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tests.support.waiting import until
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
+from rolloutpool_common.process.settings import SettingsInvalid
 from rolloutpool_common.store import Claim, Store, StoreError
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner import Runner
@@ -134,3 +137,16 @@ async def test_a_program_that_has_ended_is_not_started_again_because_its_runner_
     await asyncio.wait([running])
     assert (await sessions.state(uid)).end == SessionEnd()
     assert await sessions.take_place("next", 15) is None
+
+
+def test_a_runner_does_not_start_without_a_directory_for_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "redis://x")
+    for wrong in ("file", "missing"):
+        monkeypatch.setenv("ROLLOUTPOOL_RUNNER_PLACES", str(tmp_path / wrong))
+        with pytest.raises(SettingsInvalid, match="RUNNER_PLACES: no directory"):
+            RunnerSettings.from_environment()
+    monkeypatch.setenv("ROLLOUTPOOL_RUNNER_PLACES", os.path.relpath(tmp_path))
+    assert RunnerSettings.from_environment().runner_places == Path(os.path.relpath(tmp_path)).absolute()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,12 @@ from tests.support.waiting import eventually
 
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
-from rolloutpool_worker.capabilities.harness.runtime import ProcessRuntime, TooManyProcesses, count_processes
+from rolloutpool_worker.capabilities.harness.runtime import (
+    LOOK_SECONDS,
+    ProcessRuntime,
+    TooManyProcesses,
+    count_processes,
+)
 
 REDIS = SecretStr("redis://nowhere")
 
@@ -30,6 +36,13 @@ async def test_a_server_that_is_left_behind_holds_up_nobody(tmp_path: Path) -> N
     pid = int(end.output)
     assert (end.code, runs(pid)) == (0, True)
     os.kill(pid, signal.SIGKILL)
+
+
+async def test_of_a_program_that_prints_much_the_end_is_kept(tmp_path: Path) -> None:
+    """It says last why it fails."""
+    runtime = ProcessRuntime(RunnerSettings(redis_url=REDIS, runner_process="unsafe", runner_places=tmp_path))
+    end = await runtime.run(Preset(("bash", "-c", "head -c 6000000 /dev/zero; echo why >&2; exit 3")), {})
+    assert (end.code, end.output[-5:]) == (3, "\0why\n")
 
 
 async def test_what_is_left_behind_in_its_group_is_ended(tmp_path: Path) -> None:
@@ -49,6 +62,32 @@ async def test_a_program_ends_with_a_runner_that_is_killed_and_the_next_one_dele
     await asyncio.to_thread(eventually, lambda: not runs(pid))
     assert await ProcessRuntime(settings).clear() == 1
     assert list((tmp_path / "places").iterdir()) == [foreign]
+
+
+async def test_a_way_to_the_door_whose_runner_was_killed_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = """
+import asyncio
+from rolloutpool_worker.capabilities.harness.passage import opened_passage
+
+async def way():
+    async with opened_passage("http://127.0.0.1:1") as passage:
+        print(passage.socket, flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(way())
+"""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    runner = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=env, stdout=subprocess.PIPE)
+    assert runner.stdout is not None
+    way = Path((await runner.stdout.readline()).decode().strip())
+    runtime = ProcessRuntime(RunnerSettings(redis_url=REDIS, runner_process="unsafe"))
+    assert (await runtime.clear(), os.listdir(way.parent)) == (0, ["door"])
+    runner.kill()
+    await runner.wait()
+    assert (await runtime.clear(), os.listdir(tmp_path)) == (1, [])
 
 
 def test_whatever_a_program_leaves_in_its_home_is_deleted() -> None:
@@ -112,9 +151,23 @@ def _with_argument(text: str) -> list[str]:
     return found
 
 
-async def test_processes_are_counted_with_their_children(tmp_path: Path) -> None:
-    assert count_processes(os.getpid()) >= 1
-    assert count_processes(2**22 + 1) == 0
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_processes_are_read_once_for_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty programs beside 500 processes took three quarters of a processor."""
+    read, real = [], os.listdir
+
+    def listed(folder: str) -> list[str]:
+        read.append(folder)
+        return real(folder)
+
+    # What was read by another test counts no more.
+    time.sleep(LOOK_SECONDS)
+    monkeypatch.setattr(os, "listdir", listed)
+    for _ in range(20):
+        assert count_processes(os.getpid()) >= 1
+        assert count_processes(2**22 + 1) == 0
+    # The time of another reading may come meanwhile.
+    assert 1 <= len(read) <= 3
 
 
 def test_a_home_with_directories_that_are_shut_is_deleted() -> None:

@@ -30,7 +30,8 @@ async def serve(settings: RunnerSettings, secrets: SecretStore, runtime: Runtime
     store = Store.open(settings.redis_url.get_secret_value(), secrets=secrets)
     running = asyncio.create_task(Runner(settings, store, runtime).run())
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        # Once: a second signal would leave homes behind, and their places held.
+        asyncio.get_running_loop().add_signal_handler(number, lambda: running.cancelling() or running.cancel())
     structlog.stdlib.get_logger(__name__).info("runner runs", slots=settings.runner_slots)
     with suppress(asyncio.CancelledError):
         await running

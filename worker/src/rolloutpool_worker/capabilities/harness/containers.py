@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from rolloutpool_worker.capabilities.harness.places import delete_left_places, made_place, variables_file
+from rolloutpool_worker.capabilities.harness.places import HOMES, delete_left_places, made_place, variables_file
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 from rolloutpool_worker.capabilities.harness.runtime import (
@@ -48,7 +48,7 @@ class DockerRuntime:
         if image is None:
             raise ProgramMissing("its container has no image: set harness.image, or ROLLOUTPOOL_RUNNER_IMAGE here")
         filled = preset.filled({**values, "home": HOME})
-        async with made_place(self._settings) as place:
+        async with made_place(HOMES, self._settings.runner_places) as place:
             await asyncio.to_thread(lay_out, place, filled.files)
             file = str(_write_variables(variables(self._settings, HOME, filled.env), place))
             ended = False

@@ -7,7 +7,8 @@ all that was sampled in it is in one sample. How the line of a call is found:
    words of its dialect and gives it back in them, so reasoning, ids, blanks around a reply, and how arguments were
    written are no part of it.
 2. A call continues a line with the same tools if that line's messages, up to its last reply, are the beginning of the
-   call's messages, and the call has more than these.
+   call's messages, and the call has more than these, but nothing more of an assistant: what follows a turn in a ledger
+   is no turn.
 3. Of several such lines, one is meant whose reply the call names: outright (`previous_response_id`), or by the ids of
    its tool calls (`call_{n}_{i}` is the i-th call of reply n); else the longest; else the oldest.
 4. Otherwise the call begins a line. What it shares with another one is taken over as it was sampled (reasoning and
@@ -207,7 +208,12 @@ class Lines:
     def _continued(
         self, common: "Sequence[_Reply]", messages: Sequence[dict[str, Any]], digest: str
     ) -> TalkLine | None:
-        found = [one.line for one in common if one.place == one.line.replied and one.line.tools_digest == digest]
+        said = max((place for place, one in enumerate(messages, 1) if one["role"] == "assistant"), default=0)
+        found = [
+            one.line
+            for one in common
+            if one.place == one.line.replied and one.line.tools_digest == digest and one.end == said
+        ]
         named = [line for line in found if self._names(messages[len(line.shapes) - 1], line.calls[-1])]
         return max(named or found, key=lambda line: (len(line.shapes), -line.number), default=None)
 

@@ -44,6 +44,8 @@ class OpenHarness(OpenCapability):
         session = self.inbox.take(talk.claim.uid)
         if isinstance(ending, SessionIdle):
             await talk.wait(Waiting(waits_for=WaitsFor.HARNESS, message="its program has made no call for a while"))
+            # A call may come before it is given back, which then puts it into an outbox.
+            talk.publish_soon()
         if session is None or not isinstance(ending, RolloutResult):
             return ending
         branches, choice = session.branches, talk.claim.spec.harness

@@ -14,7 +14,6 @@ programs.
 import asyncio
 import ssl
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rolloutpool_worker.capabilities.harness import way_out
+from rolloutpool_worker.capabilities.harness.places import WAYS, made_place
 from rolloutpool_worker.policy.certificates import verifying
 
 PORT = 9100
@@ -89,8 +89,8 @@ async def opened_passage(door: str) -> AsyncIterator[Passage]:
         task.add_done_callback(led.pop)
 
     # Not in the runner's directory of places: the path of a socket has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="rolloutpool-door-") as folder:
-        socket = Path(folder) / "door"
+    async with made_place(WAYS, None) as folder:
+        socket = folder / "door"
         server = await asyncio.start_unix_server(take, socket)
         try:
             yield Passage(socket)

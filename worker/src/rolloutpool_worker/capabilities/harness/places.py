@@ -1,9 +1,10 @@
-"""Places: the homes of programs on a runner's machine. Each is empty at first, and is deleted at its end.
+"""Places: the homes of programs on a runner's machine, and the directories of their ways to the door (`passage`).
 
-1. A runner that is killed deletes nothing, and a home may hold prompts, tokens and gigabytes. So its process holds a
+1. Each is empty at first, and is deleted at its end.
+2. A runner that is killed deletes nothing, and a home may hold prompts, tokens and gigabytes. So its process holds a
    lock on each of its places for as long as it lives.
-2. A runner that starts deletes the places that nobody holds, and ends what may still run there.
-3. A place gets its name once it is locked, so nobody finds one that its runner is still making.
+3. A runner that starts deletes the places that nobody holds, and ends what may still run there.
+4. A place gets its name once it is locked, so nobody finds one that its runner is still making.
 """
 
 import asyncio
@@ -22,20 +23,21 @@ from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettin
 
 _log = structlog.stdlib.get_logger(__name__)
 
-# Runners of earlier builds named theirs `rolloutpool-place-…`, and held no locks, so those are left alone.
-_NEW, _NAME = "rolloutpool-new-", "rolloutpool-home-"
+# Runners of earlier builds named theirs `rolloutpool-place-…` and `rolloutpool-door-…`, and held no locks, so those are
+# left alone.
+_NEW, HOMES, WAYS = "rolloutpool-new-", "rolloutpool-home-", "rolloutpool-way-"
 
 
 @asynccontextmanager
-async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
-    """Makes an empty home, and deletes it in the end."""
-    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=settings.runner_places))
+async def made_place(name: str, folder: Path | None) -> AsyncIterator[Path]:
+    """Makes an empty place whose name begins so, in a directory or the system's, and deletes it in the end."""
+    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
     with ExitStack() as stack:
         place = made
         # Without its name nobody takes it for one that was left: a network's file system may have no such locks.
         with suppress(OSError):
             stack.enter_context(_locked(made))
-            place = made.with_name(made.name.replace(_NEW, _NAME))
+            place = made.with_name(made.name.replace(_NEW, name))
             os.rename(made, place)
         try:
             yield place
@@ -46,7 +48,7 @@ async def made_place(settings: RunnerSettings) -> AsyncIterator[Path]:
 async def delete_left_places(settings: RunnerSettings, end: Callable[[Path], Awaitable[object]] | None = None) -> int:
     """Deletes the places of runners that were killed; returns how many. `end` ends what may still run in one."""
     deleted = 0
-    for place in _named(settings.runner_places or Path(tempfile.gettempdir())):
+    for place in _named(settings.runner_places):
         # Its runner lives, or it is another user's, or another runner was faster.
         with suppress(OSError), _locked(place):
             if end is not None:
@@ -61,8 +63,9 @@ def variables_file(place: Path) -> Path:
     return place.with_name(f"{place.name}.variables")
 
 
-def _named(folder: Path) -> list[Path]:
-    return list(folder.glob(f"{_NAME}*"))
+def _named(folder: Path | None) -> list[Path]:
+    usual = Path(tempfile.gettempdir())
+    return [*(folder or usual).glob(f"{HOMES}*"), *usual.glob(f"{WAYS}*")]
 
 
 @contextmanager

@@ -155,9 +155,11 @@ class Runner:
     def _keep(self, place: TakenPlace, output: str) -> None:
         """Keeps the end of what a program has printed, where the operator wants it."""
         if (folder := self._settings.runner_output) is not None:
-            with suppress(OSError):
+            try:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{place.uid}-{place.number}.txt").write_text(output)
+            except OSError as error:
+                _log.warning("what a program has printed is lost", rollout_uid=place.uid, error=error.strerror)
 
     def _values(self, session: OpenSession, place: TakenPlace) -> dict[str, str]:
         key = make_key(session.secret, session.uid, place.number)

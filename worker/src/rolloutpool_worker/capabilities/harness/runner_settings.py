@@ -1,5 +1,6 @@
 """A runner's settings."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -46,3 +47,12 @@ class RunnerSettings(ActorSettings):
     @classmethod
     def _are_names(cls, value: object) -> object:
         return split_names(value)
+
+    @field_validator("runner_places")
+    @classmethod
+    def _can_be_written(cls, value: Path | None) -> Path | None:
+        # Each session would fail, one after the other.
+        if value is not None and not (value.is_dir() and os.access(value, os.R_OK | os.W_OK | os.X_OK)):
+            raise ValueError("no directory in which this runner may make others")
+        # A program gets its home by this path, and runs elsewhere.
+        return None if value is None else value.absolute()

@@ -13,25 +13,28 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 from rolloutpool_common.errors import RolloutPoolError
 from rolloutpool_worker.capabilities.harness.passage import Passage, opened_passage
-from rolloutpool_worker.capabilities.harness.places import delete_left_places, made_place
+from rolloutpool_worker.capabilities.harness.places import HOMES, delete_left_places, made_place
 from rolloutpool_worker.capabilities.harness.presets import Preset
 from rolloutpool_worker.capabilities.harness.runner_settings import RunnerSettings
 
-OUTPUT_BYTES = 4_000_000
-"""What a program prints beyond this is read and thrown away."""
 TAIL = 2000
+"""Bytes of what a program has printed."""
 LAST_WORDS_SECONDS = 1.0
 """How long after its end a program's output is read, if somebody else still holds it."""
 LOOK_SECONDS = 0.25
 """Between two counts of a program's processes. A fork bomb makes some thousands meanwhile."""
+_READING = threading.Lock()
 
 
 class ProgramMissing(RolloutPoolError):
@@ -86,7 +89,7 @@ class ProcessRuntime:
         if preset.image is not None:
             raise ProgramMissing("its program wants the image of a container, and this runner has none")
         door = self._settings.door_url
-        async with made_place(self._settings) as place, AsyncExitStack() as stack:
+        async with made_place(HOMES, self._settings.runner_places) as place, AsyncExitStack() as stack:
             passage = await stack.enter_async_context(opened_passage(door)) if self._has_passage else None
             if passage is not None:
                 values = passage.moved(values, door)
@@ -212,31 +215,35 @@ async def _outgrow(pid: int, most: int | None) -> None:
 
 def count_processes(pid: int) -> int:
     """Counts a process, its descendants, and what is in its group or session; 0 where there is no /proc."""
-    parents: dict[int, int] = {}
-    own = {pid}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name before it may have blanks and brackets.
-            _, parent, group, session = entry.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            parents[int(entry.parent.name)] = int(parent)
-            if pid in (int(group), int(session)):
-                own.add(int(entry.parent.name))
+    with _READING:
+        found = _all_processes(int(time.monotonic() / LOOK_SECONDS))
     children: dict[int, list[int]] = {}
-    for child, parent_id in parents.items():
-        children.setdefault(parent_id, []).append(child)
+    for child, (parent, _, _) in found.items():
+        children.setdefault(parent, []).append(child)
+    own = {pid, *(other for other, (_, group, session) in found.items() if pid in (group, session))}
     left = [*own]
     while left:
         more = [child for child in children.get(left.pop(), ()) if child not in own]
         own.update(more)
         left += more
-    return len(own & parents.keys())
+    return len(own & found.keys())
+
+
+@lru_cache(maxsize=1)
+def _all_processes(_: int) -> dict[int, tuple[int, ...]]:
+    """Reads parent, group and session of all processes: once for all programs that look at about the same time."""
+    found: dict[int, tuple[int, ...]] = {}
+    for pid in filter(str.isdecimal, os.listdir("/proc") if sys.platform == "linux" else ()):
+        with suppress(OSError):
+            # The name before it may have blanks and brackets.
+            numbers = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
+            found[int(pid)] = tuple(map(int, numbers[1:4]))
+    return found
 
 
 async def _read_end(stream: asyncio.StreamReader) -> str:
     """Reads to the end, and keeps the end of it."""
-    tail, left = b"", OUTPUT_BYTES
+    tail = b""
     while part := await stream.read(65536):
-        if left > 0:
-            tail = (tail + part)[-TAIL:]
-            left -= len(part)
+        tail = (tail + part)[-TAIL:]
     return tail.decode(errors="replace")

@@ -1,17 +1,20 @@
 -- What the scripts of sessions share, and their part in the kernel's (`harness_on_…`).
 local WANTED = P .. 'places:wanted'
 local HELD = P .. 'places:held'
-local ENDED = P .. 'sessions:ended'
 local function k_door(address, part) return part and (P .. 'door:' .. address .. ':' .. part) or (P .. 'door:' .. address) end
 
 -- Have the leases of all places begin anew where Redis was started, or no runner has reached it for 5 s (one asks twice a
--- second while it has room, and each renews every 3 s): nobody could renew.
+-- second while it has room, and each renews every 3 s): nobody could renew. Returns whether Redis was started in the last 5 s,
+-- and runners may still have to say which places it has lost (`has_place`).
 local function after_silence(now, lease_ms)
   local key = P .. 'places:heard'
-  local before, at = unpack(redis.call('HMGET', key, 'epoch', 'ms'))
-  redis.call('HSET', key, 'epoch', epoch(), 'ms', str(now))
-  if before == epoch() and now - tonumber(at) < 5000 then return end
-  for _, uid in ipairs(redis.call('ZRANGE', HELD, 0, -1)) do redis.call('ZADD', HELD, str(now + lease_ms), uid) end
+  local before, at, started = unpack(redis.call('HMGET', key, 'epoch', 'ms', 'started'))
+  if before ~= epoch() and tonumber(epoch()) > 1 then started = str(now) end
+  redis.call('HSET', key, 'epoch', epoch(), 'ms', str(now), 'started', started or '0')
+  if before ~= epoch() or now - tonumber(at) >= 5000 then
+    for _, uid in ipairs(redis.call('ZRANGE', HELD, 0, -1)) do redis.call('ZADD', HELD, str(now + lease_ms), uid) end
+  end
+  return now - tonumber(started or '0') < 5000
 end
 
 -- Whether there is such a rollout. While its batch is deleted there is none any more: what says that it has ended goes first.
@@ -73,25 +76,30 @@ local function is_sampled(uid)
   return TERMINAL[status or ''] or stage
 end
 
--- Have a worker make the result of a session that has ended. One that is just giving it back, to wait for the program's next
--- call, does not see that any more; the reconciler then wakes it.
-local function wake_ended(batch, index)
-  local uid = batch .. '-' .. index
-  if redis.call('HGET', k_rollout(uid), 'status') == 'running' and redis.call('HEXISTS', k_rollout(uid, 'session'), 'idle') == 1 then
-    redis.call('SADD', ENDED, uid)
+-- Whether a runner has a place of this number: by the token of its lease, or because Redis has lost with its last second that
+-- the place was taken. Given out again, two programs would have one number, and no door could tell them apart.
+local function has_place(uid, number, token)
+  local key = k_rollout(uid, 'session')
+  local lease, place = unpack(redis.call('HMGET', key, 'lease', 'place'))
+  if lease == token then return true end
+  if tonumber(place or '0') >= tonumber(number) or redis.call('EXISTS', k_rollout(uid)) == 0 or is_sampled(uid) then
+    return false
   end
-  wake_session(batch, index)
+  redis.call('HSET', key, 'lease', token, 'place', number)
+  redis.call('ZREM', WANTED, uid)
+  return true
 end
 
--- Some sessions may have been given back although they had ended.
-local function harness_on_lead(chores, _)
-  if redis.call('EXISTS', ENDED) == 1 then chores[#chores + 1] = 'harness' end
+-- A session is given back, to wait for the program's next call. Its worker does not see any more that the call has come
+-- meanwhile, or the end.
+local function harness_on_release(batch, _, index)
+  local open, over = unpack(redis.call('HMGET', k_rollout(batch .. '-' .. index, 'session'), 'open', 'over'))
+  if over or tonumber(open or '0') > 0 then wake_session(batch, index) end
 end
 
 -- Its calls can be answered no more. What was said is in its journal, and so in its result.
 local function harness_on_end(_, uid)
   redis.call('ZREM', WANTED, uid)
   redis.call('ZREM', HELD, uid)
-  redis.call('SREM', ENDED, uid)
   redis.call('UNLINK', k_rollout(uid, 'calls'), k_rollout(uid, 'said'), k_rollout(uid, 'replies'))
 end

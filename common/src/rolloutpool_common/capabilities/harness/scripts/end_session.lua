@@ -10,5 +10,5 @@ if over and over ~= how then return 'other' end
 if over then return 'ok' end
 if TERMINAL[redis.call('HGET', k_rollout(uid), 'status') or ''] then return 'over' end
 redis.call('HSET', key, 'over', how)
-wake_ended(batch, index)
+wake_session(batch, index)
 return 'ok'

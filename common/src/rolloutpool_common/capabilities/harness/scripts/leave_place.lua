@@ -1,11 +1,11 @@
 -- End a place, by the runner that has it: its program has ended.
--- ARGV: batch, index, token of the lease, how the session ends (JSON), or '' to have the program started once more, and then
--- what that counts as: `deaths` of the program, `losses` of its runner, or `nothing`.
+-- ARGV: batch, index, the place's number, token of the lease, how the session ends (JSON), or '' to have the program started once
+-- more, and then what that counts as: `deaths` of the program, `losses` of its runner, or `nothing`.
 -- Answer: 1; 0 where the place is another's.
-local batch, index, token, how, counted = unpack(ARGV, 1, 5)
+local batch, index, number, token, how, counted = unpack(ARGV, 1, 6)
 local uid = batch .. '-' .. index
 local key = k_rollout(uid, 'session')
-if redis.call('HGET', key, 'lease') ~= token then return 0 end
+if not has_place(uid, number, token) then return 0 end
 redis.call('HDEL', key, 'lease')
 redis.call('ZREM', HELD, uid)
 if how == '' then
@@ -13,6 +13,6 @@ if how == '' then
   redis.call('ZADD', WANTED, str(now_ms()), uid)
 elseif not is_sampled(uid) then
   redis.call('HSETNX', key, 'over', how)
-  wake_ended(batch, index)
+  wake_session(batch, index)
 end
 return 1

@@ -12,7 +12,6 @@ from rolloutpool_common.capabilities.harness.sessions import Arrival, OpenSessio
 from rolloutpool_common.capabilities.harness.stored import Harness
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
 from rolloutpool_common.store import Claim, ClaimLost, Store
-from rolloutpool_common.store.answers import named
 
 REPLY = {"message": {"role": "assistant", "content": "8"}, "finish_reason": "stop"}
 DOOR = "door:1"
@@ -41,12 +40,6 @@ class Session:
 
     async def claim_again(self) -> None:
         self.claim = await claim(self.store, self.uid)
-
-    async def reconcile(self) -> None:
-        """Does what the reconciler does for sessions, if it has to."""
-        lead = named(await self.store.connection.script("lead", "api", 10_000))
-        if b"harness" in lead["chores"]:
-            await Harness().tidy(self.store.connection, self.store.reconciliation)
 
     async def delayed(self) -> bool:
         return await self.store.connection.redis.zscore("rp:delayed", self.uid) is not None
@@ -131,22 +124,16 @@ async def test_a_call_ends_the_wait_of_a_session_that_was_given_back(session: Se
     assert await session.sessions.idle(session.claim, 0, 900) < 0
 
 
-async def test_a_call_while_its_worker_gives_it_back_is_looked_after(session: Session) -> None:
+@pytest.mark.parametrize("comes", ["a call", "its end"])
+async def test_what_comes_while_its_worker_gives_it_back_is_seen_at_once(session: Session, comes: str) -> None:
+    """Where more than sixteen sessions linger, one is given back as soon as its program has a reply."""
     assert await session.sessions.idle(session.claim, 0, 900) == 900
-    taken = await session.take()
+    if comes == "a call":
+        await session.take()
+    else:
+        assert await session.sessions.end(session.uid, SessionEnd(reward=1.0)) == "ok"
     await session.release(900)
-    await session.sessions.look_after(session.uid, taken)
     assert not await session.delayed()
-
-
-async def test_an_end_while_its_worker_gives_it_back_is_not_lost(session: Session) -> None:
-    """Nobody asks for an end again, so the reconciler has to see it."""
-    assert await session.sessions.idle(session.claim, 0, 900) == 900
-    assert await session.sessions.end(session.uid, SessionEnd(reward=1.0)) == "ok"
-    await session.release(900)
-    await session.reconcile()
-    assert not await session.delayed()
-    assert await session.store.connection.redis.exists("rp:sessions:ended") == 0
 
 
 async def test_a_program_s_end_while_its_worker_gives_it_back_is_not_lost(store: Store) -> None:
@@ -157,15 +144,7 @@ async def test_a_program_s_end_while_its_worker_gives_it_back_is_not_lost(store:
     assert await session.sessions.idle(session.claim, 0, 900) == 900
     assert await session.sessions.leave_place(place, SessionEnd())
     await session.release(900)
-    await session.reconcile()
     assert not await session.delayed()
-
-
-async def test_an_end_that_its_worker_sees_leaves_nothing_behind(session: Session) -> None:
-    assert await session.sessions.idle(session.claim, 0, 900) == 900
-    assert await session.sessions.end(session.uid, SessionEnd()) == "ok"
-    await session.store.rollouts.finish(session.claim, result_of(session.claim))
-    assert await session.store.connection.redis.exists("rp:sessions:ended") == 0
 
 
 async def test_the_wait_for_a_runner_is_no_silence_of_the_program(store: Store) -> None:
@@ -202,9 +181,30 @@ async def test_places_are_not_lost_while_redis_is_away(store: Store, cause: str,
         assert await session.sessions.take_place("t2", 0.1) is None
         assert await session.sessions.hold_place(place, 0.1)
     await asyncio.sleep(0.2)
+    await store.connection.redis.hincrby("rp:places:heard", "started", -6000)
     again = await session.sessions.take_place("t2", 0.1)
     assert again is not None
     assert again.losses == 1
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["runs", "has ended"])
+async def test_a_place_whose_taking_redis_has_lost_is_not_given_out_again(store: Store, ends: bool) -> None:
+    """Two programs would have one number, and no door could tell them apart."""
+    session, redis = await opened(store, command=["x"]), store.connection.redis
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    await redis.hdel(f"rp:rollout:{session.uid}:session", "place", "lease")
+    await redis.zrem("rp:places:held", session.uid)
+    await redis.zadd("rp:places:wanted", {session.uid: 1})
+    await redis.hset("rp:epoch", "number", 9)
+    assert await session.sessions.take_place("t2", 15) is None
+    sessions = session.sessions
+    assert await (sessions.leave_place(place, SessionEnd()) if ends else sessions.hold_place(place, 15))
+    await redis.hincrby("rp:places:heard", "started", -6000)
+    assert await sessions.take_place("t2", 15) is None
+    state = await sessions.state(session.uid)
+    assert (state.place, state.end) == (1, SessionEnd() if ends else None)
 
 
 async def test_a_session_that_waits_for_its_grade_takes_no_call_and_needs_no_program(store: Store) -> None:
