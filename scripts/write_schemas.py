@@ -59,6 +59,8 @@ def chart_schema() -> dict[str, Any]:
     # Helm gives it to a chart within another one.
     properties["global"] = {"type": "object"}
     properties["secret"]["minLength"] = 1
+    for name in ("max", "rolloutsPerPod"):
+        properties["worker"]["properties"]["keda"]["properties"][name]["minimum"] = 1
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "required": ["secret"]}
 
 

@@ -1,7 +1,7 @@
-"""The Slurm recipe, with stand-ins for `srun` and `scontrol`: a job is preempted, comes back, and nothing is lost.
+"""The Slurm recipe, with stand-ins for Slurm's commands: a job is preempted, comes back, and nothing is lost.
 
-No Slurm runs here. The stand-in starts its command once for each node, on this machine, and passes SIGTERM on, as srun
-does.
+No Slurm runs here. `srun` starts its command once for each node, on this machine, and does what Slurm's own does with a
+SIGTERM: it kills all of them. `scancel --signal=TERM JOB` signals a job's steps, and not its batch script.
 """
 
 import os
@@ -27,8 +27,12 @@ RECIPE = Path(__file__).parents[2] / "deploy" / "slurm" / "rolloutpool.sbatch"
 SRUN = """#!/bin/bash
 while [ "${1#--}" != "$1" ]; do shift; done
 for node in $(seq "$SLURM_NNODES"); do SLURM_NODEID=$((node - 1)) "$@" & tasks+=($!); done
-trap 'kill -TERM "${tasks[@]}"' TERM
+echo "${tasks[@]}" > "$ROLLOUTPOOL_STATE/tasks"
+trap 'kill -KILL "${tasks[@]}"' TERM
 wait "${tasks[@]}"; wait "${tasks[@]}"
+"""
+SCANCEL = """#!/bin/bash
+[ "$*" = "--signal=TERM $SLURM_JOB_ID" ] && kill -TERM $(cat "$ROLLOUTPOOL_STATE/tasks")
 """
 SCONTROL = '#!/bin/bash\necho "$@" >> "$ROLLOUTPOOL_STATE/scontrol"\n'
 ROLLOUTS = 24
@@ -39,7 +43,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     """What sbatch gives a job of two nodes, and the folder of our stand-ins."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+    for name, text in {"srun": SRUN, "scancel": SCANCEL, "scontrol": SCONTROL}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     (programs / "redis-server").symlink_to(find_server())
@@ -101,12 +105,13 @@ def test_a_job_that_is_preempted_comes_back_as_the_same_pool(env: dict[str, str]
             # Ninety seconds before its time is over.
             batch_step.send_signal(signal.SIGUSR1)
             assert batch_step.wait(90) == 0
-        assert (Path(env["ROLLOUTPOOL_STATE"]) / "scontrol").read_text() == "requeue 7\n"
+        state = Path(env["ROLLOUTPOOL_STATE"])
+        assert (state / "scontrol").read_text() == "requeue 7\n"
+        assert (state.parent / "job.log").read_text().count("drain ended") == 2
         with job(env) as batch_step, client_of(env) as client:
             results = list(client.batch(batch.batch_id).results())
             assert len({result.uid for result in results}) == len(results) == ROLLOUTS
             assert all(result.status is RolloutStatus.COMPLETED for result in results)
-            # A drain is no crash.
             assert all(result.failure is None for result in results)
             second = subprocess.run(["bash", RECIPE], env=env, capture_output=True, text=True, timeout=30, check=False)
             assert second.returncode == 1

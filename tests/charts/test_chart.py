@@ -40,7 +40,7 @@ ALL = {
         "plugins": "my-plugins",
         "tokenizersClaim": "tokenizers",
     },
-    "api": {"replicas": 1},
+    "api": {"replicas": 1, "settings": {"ROLLOUTPOOL_DOOR_URL": "https://door.example"}},
     "image": {"registry": "images.example/team", "pullSecrets": [{"name": "pull"}]},
     "networkPolicy": {"callers": [{"matchLabels": {"team": "rl"}}], "operators": [{"matchLabels": {"team": "ops"}}]},
     "podLabels": {"cost": "research"},
@@ -62,11 +62,14 @@ def container(document: Document) -> Document:
 
 
 def variables(document: Document) -> dict[str, str]:
-    """The environment of a pod's container; `key of the secret` where a value comes from there. A later one wins."""
-    return {
-        one["name"]: one["value"] if "value" in one else f"<{one['valueFrom']['secretKeyRef']['key']}>"
-        for one in container(document)["env"]
+    """The environment of a pod's container; `key of the secret` where a value comes from there."""
+    found = container(document)["env"]
+    values = {
+        one["name"]: one["value"] if "value" in one else f"<{one['valueFrom']['secretKeyRef']['key']}>" for one in found
     }
+    # A server-side apply refuses a name that comes twice.
+    assert len(values) == len(found)
+    return values
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -103,6 +106,7 @@ def test_settings_of_a_role_go_before_those_of_all_and_unknown_ones_are_refused(
     assert variables(documents["Deployment", "worker"])["HF_HUB_OFFLINE"] == "true"
     assert variables(documents["Deployment", "api"])["ROLLOUTPOOL_LOG_LEVEL"] == "DEBUG"
     assert variables(documents["Deployment", "api"])["ROLLOUTPOOL_MAX_OPEN"] == "2000000"
+    assert variables(documents["Deployment", "api"])["ROLLOUTPOOL_DOOR_URL"] == "https://door.example"
     for values in (
         {"settings": {"ROLLOUTPOOL_WORKER_SLOT": 50}},
         {"api": {"settings": {"ROLLOUTPOOL_WORKER_SLOTS": 50}}},
@@ -119,6 +123,7 @@ def test_settings_of_a_role_go_before_those_of_all_and_unknown_ones_are_refused(
         ({"worker": {"replica": 5}}, "additional properties 'replica'"),
         ({"worker": {"keda": {"rolloutPerPod": 5}}}, "additional properties 'rolloutPerPod'"),
         ({"worker": {"replicas": -1}}, "minimum"),
+        ({"worker": {"keda": {"rolloutsPerPod": 0}}}, "minimum"),
         ({"settings": {"ROLLOUTPOOL_WORKER_SLOTS": 5000}}, "want 2,000"),
         ({"worker": {"settings": {"ROLLOUTPOOL_TOOL_TIMEOUT": 0}}}, "exclusiveMinimum"),
     ],

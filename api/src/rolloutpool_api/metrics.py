@@ -59,7 +59,12 @@ _LABELLED: dict[str, tuple[str, str, tuple[str, ...], Iterable[str]]] = {
         [alignment.value for alignment in Alignment],
     ),
     "drift": ("drifted_turns", "Turns whose prompt differed from the ledger, by label.", ("label",), ()),
-    "warning": ("rollout_warnings", "Ended rollouts with a warning, by warning.", ("warning",), ()),
+    "warning": (
+        "rollout_warnings",
+        "Ended rollouts with a warning, by warning.",
+        ("warning",),
+        ["stop_token_withheld", "zero_logprobs"],
+    ),
     "requeued": (
         "rollouts_requeued",
         "Rollouts that went back to the queue, by what was counted.",

@@ -78,7 +78,7 @@ async def test_an_idle_pool_has_every_series_at_zero(client: httpx.AsyncClient) 
     # only events bring. That there are no others is seen by the dashboard's test (tests/unit/test_monitoring.py).
     described = text_string_to_metric_families((await client.get("/metrics")).text)
     silent = {family.name.removeprefix("rolloutpool_") for family in described if not family.samples}
-    assert {name for name in silent if not name.startswith(MEASURED)} == {"drifted_turns", "rollout_warnings"}
+    assert {name for name in silent if not name.startswith(MEASURED)} == {"drifted_turns"}
     assert {key[1] for key in series if key[0] == "rollouts_ended_total"} == {
         "completed",
         "failed",

@@ -24,8 +24,8 @@ async def store(worker: ScriptedWorker) -> Store:
     return worker.store
 
 
-async def purge(url: str, key: str, *options: str) -> Result:
-    arguments = ["purge-owner", "ann", "--url", url, "--api-key", key, *options]
+async def purge(url: str, key: str, owner: str = "ann") -> Result:
+    arguments = ["purge-owner", owner, "--url", url, "--api-key", key, "--yes"]
     return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
 
@@ -55,10 +55,14 @@ async def test_an_owner_is_purged_and_another_one_is_not(redis_url: str, worker:
         for uid in ended:
             await worker.end(uid)
         held = await worker.claim(running[0])
-        refused = await purge(api.url, ANN, "--yes")
+        refused = await purge(api.url, ANN)
         assert refused.exit_code == 1
         assert "admin" in refused.stderr
-        done = await purge(api.url, BOSS, "--yes")
+        # As a script says whose variable is not set.
+        nobody = await purge(api.url, BOSS, "")
+        assert nobody.exit_code == 1
+        assert "query.owner" in nobody.stderr
+        done = await purge(api.url, BOSS)
         assert done.exit_code == 0, done.output
         assert "purged 4 batches of ann" in done.stdout
         # The worker that has one in hand hears of it late, and leaves nothing behind.

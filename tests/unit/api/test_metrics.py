@@ -1,5 +1,8 @@
 """Every metric is documented, and no label says more than our own words."""
 
+import re
+from pathlib import Path
+
 from prometheus_client.metrics_core import Metric
 
 from rolloutpool_api.metrics import encode, families, outage
@@ -9,6 +12,7 @@ from rolloutpool_common.protocol.workers import Queue
 from rolloutpool_common.store import PoolStats
 from rolloutpool_common.store.measures import Measured, RedisFacts
 
+ALERTS = Path(__file__).parents[3] / "deploy" / "monitoring" / "alerts.yml"
 SUMS = {
     "": {
         **{f"{metric.name}|{'a|' * len(metric.labels)}0": 1 for metric in histograms()},
@@ -38,3 +42,11 @@ def test_totals_that_are_unknown_here_are_left_out() -> None:
 def test_a_category_may_hold_a_colon_and_a_quote() -> None:
     text = encode(of(**{'failure__infra__a:"b': 1}), "")[0].decode()
     assert 'rolloutpool_rollout_failures_total{category="a:\\"b",kind="infra"} 1.0' in text
+
+
+def test_an_alert_hears_of_the_first_time() -> None:
+    # `increase` says nothing of a series that comes with its first event.
+    there = {(one.name, value) for family in of() for one in family.samples for value in one.labels.values()}
+    counted_by_label = re.findall(r"increase\((\w+)\{\w+=~?\"([^\"]+)\"\}", ALERTS.read_text())
+    assert counted_by_label
+    assert {(name, value) for name, values in counted_by_label for value in values.split("|")} - there == set()

@@ -30,7 +30,9 @@ class BatchListQuery(BaseModel):
         None, max_length=MAX_LABELS, description="`name=value`; only those that have all of these"
     )
     v1: bool = Field(False, description="Protocol v1's rollouts, each a batch of one, instead of batches")
-    owner: str | None = Field(None, max_length=128, description="Whose; others than your own take `admin`")
+    owner: str | None = Field(
+        None, min_length=1, max_length=128, description="Whose; others than your own take `admin`"
+    )
     cursor: str | None = Field(None, description="`next_cursor` of the page before")
     limit: int = Field(100, ge=1, le=1000)
 

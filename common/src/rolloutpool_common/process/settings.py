@@ -10,6 +10,7 @@ Values never appear in an error: a URL may hold a password.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,9 @@ class ProcessSettings(BaseSettings):
             one = False
         if not one:
             raise ValueError("must name one host and port; of several Redis, name the proxy that leads to the primary")
+        # redis-py takes what it cannot read for 0, and Celery's workers end.
+        if parts.scheme != "unix" and not (re.fullmatch(r"/?[0-9]*", parts.path) and "db" not in parse_qs(parts.query)):
+            raise ValueError("must name its database by a number behind the host, like redis://HOST:6379/0")
         return SecretStr(with_authority(url, authority))
 
     @property

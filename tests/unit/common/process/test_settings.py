@@ -58,6 +58,18 @@ def test_one_redis_has_one_address(environment: pytest.MonkeyPatch, url: str) ->
     assert "hu" not in str(raised.value)
 
 
+@pytest.mark.parametrize("rest", ["/pool", "/1/2", "/0?db=7", "/?db=7"])
+def test_a_database_has_a_number_in_its_place(environment: pytest.MonkeyPatch, rest: str) -> None:
+    """The API took 0, 12 or 7, where workers ended again and again with kombu's error."""
+    environment.setenv("ROLLOUTPOOL_REDIS_URL", f"redis://:hush@a{rest}")
+    with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_REDIS_URL: .*redis://HOST:6379/0") as raised:
+        ActorSettings.from_environment()
+    assert "hush" not in str(raised.value)
+    for right in ("redis://a", "redis://a/", "rediss://a/3?ssl_cert_reqs=none", "unix:///run/redis.sock?db=7"):
+        environment.setenv("ROLLOUTPOOL_REDIS_URL", right)
+        ActorSettings.from_environment()
+
+
 def test_an_old_name_still_works_and_the_log_names_the_new_one(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

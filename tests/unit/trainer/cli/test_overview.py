@@ -107,7 +107,8 @@ def test_what_of_an_owner_does_not_end_or_comes_meanwhile_is_said(pool: StubPool
     pool.on("GET", URL, Answer(body=status(state="running")))
     pool.on("DELETE", URL, Answer(body={"batch_id": BATCH, "cancelled": 2}))
     other = {**SUMMARY, "batch_id": "b" + "2" * 32}
-    lists: list[list[dict[str, Any]]] = [[SUMMARY], [], [SUMMARY], [], [SUMMARY, other], []]
+    bobs = {**SUMMARY, "batch_id": "b" + "3" * 32, "owner": "bob"}
+    lists: list[list[dict[str, Any]]] = [[SUMMARY], [], [SUMMARY, bobs], [], [SUMMARY, other], []]
     pool.on("GET", "/v1/batches", *(Answer(body={"batches": found, "next_cursor": None}) for found in lists))
     assert run("purge-owner", "ann", stdin="n\n").exit_code == 1
     assert {seen.method for seen in pool.requests} == {"GET"}

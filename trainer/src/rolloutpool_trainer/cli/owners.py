@@ -55,7 +55,9 @@ def purge_owner(
 
 
 def _batches(client: "RolloutClient", owner: str) -> "list[BatchSummary]":
-    return [one for v1 in (False, True) for one in client.batches(limit=MOST, owner=owner, v1=v1)]
+    listed = (one for v1 in (False, True) for one in client.batches(limit=MOST, owner=owner, v1=v1))
+    # An API of 0.2 lists everybody's batches for an empty name.
+    return [one for one in listed if one.owner == owner]
 
 
 def _purge(client: "RolloutClient", found: "list[BatchSummary]", until: float) -> list[str]:

@@ -1,6 +1,7 @@
 """How both clients connect: no proxies from the environment, no redirects, one connection per HTTP client."""
 
 import os
+import re
 import ssl
 from typing import Any
 
@@ -21,11 +22,16 @@ def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
     """Makes the arguments of httpx' clients of a pool. The TLS context is made once, because it takes 0.1 s.
 
     Raises:
-        ClientError: The address has no scheme.
+        ClientError: The address is none, or the key cannot be one.
     """
     # Such an address would be asked for as long as a pool that is down, although it can never answer.
-    if not base_url.lower().startswith(("http://", "https://")):
-        raise ClientError(f"a pool's address begins with http:// or https://, and this one is {base_url!r}")
+    if not _is_address(base_url):
+        raise ClientError(f"a pool's address is like http://pool:9000, and this one is {base_url!r}")
+    # httpx would quote it in its error.
+    if api_key and not re.fullmatch(r"[!-~]+", api_key):
+        raise ClientError(
+            "the API key has a blank, an end of a line or a letter beyond ASCII, and no key of a pool has"
+        )
     # Over http nothing is verified, and an empty context costs nothing.
     tls = base_url.startswith("https://")
     context = ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -36,6 +42,13 @@ def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
         "trust_env": False,
         "limits": httpx.Limits(max_connections=1, max_keepalive_connections=1),
     }
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return httpx.URL(text).scheme in ("http", "https")
+    except httpx.InvalidURL:
+        return False
 
 
 def timeouts(call: calls.Call[calls.T]) -> httpx.Timeout:
