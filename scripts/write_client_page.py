@@ -19,7 +19,7 @@ from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from scripts.write_reference import meanings, table
 
@@ -86,15 +86,32 @@ def described(name: str, value: Any, level: int = 3, only: Sequence[str] = ()) -
     if not isinstance(value, type):
         return function(name, value, level)
     parts = [f"{'#' * level} `{name}`\n", prose(value.__doc__ or "")]
+    maker = value.__init__
     # That of a dataclass has no source.
-    if "__init__" in vars(value) and not is_dataclass(value) and not only:
-        parts.append(function(name, vars(value)["__init__"], None))
-    known = {**meanings(value), **attributes(value)}
+    if inspect.isfunction(maker) and not is_dataclass(value) and not only:
+        parts.append(filled_in(value, function(name, maker, None)))
+    known = meanings(value)
+    for base in ours(value):
+        known |= attributes(base)
     shown = {one for one in known if not one.startswith("_")} & set(only or known)
     if fields := [(f"`{one}`", text) for one, text in known.items() if one in shown]:
         parts.append(table("field|is", fields))
     parts += [function(f"{name}.{one}", member, level + 1) for one, member in methods(value) if not only or one in only]
     return "\n\n".join(parts) + "\n"
+
+
+def ours(owner: type) -> list[type]:
+    """A class and its bases of ours."""
+    return [base for base in owner.__mro__ if base.__module__.startswith("rolloutpool_")]
+
+
+def filled_in(owner: type, text: str) -> str:
+    """Puts into the place of each type variable what the class has for it."""
+    for base in vars(owner).get("__orig_bases__", ()):
+        variables = getattr(get_origin(base), "__parameters__", ())
+        for variable, given in zip(variables, get_args(base), strict=True):
+            text = re.sub(rf"\b{variable.__name__}\b", given.__name__, text)
+    return text
 
 
 def attributes(owner: type) -> dict[str, str]:

@@ -6,6 +6,7 @@
 - `views` describes those by which people look at batches, as `calls` does.
 - `results` reads a batch's results, each once; `progress` shows how far it is.
 - `groups` puts results into groups, and says what of a group can be trained; `submission` runs some of it again.
-- `tally` adds results up for a logger; `stream_cursor` says where a stream stands, `stream_update` what it can pause.
+- `stream_state` is what both streams know, `stream_cursor` how it is saved, `stream_update` what they can pause.
+- `tally` adds results up for a logger.
 - `retry` decides how long to go on asking; `transport` how to connect.
 """
