@@ -86,7 +86,7 @@ def described(name: str, value: Any, level: int = 3, only: Sequence[str] = ()) -
     if not isinstance(value, type):
         return function(name, value, level)
     parts = [f"{'#' * level} `{name}`\n", prose(value.__doc__ or "")]
-    maker = value.__init__
+    maker = inspect.getattr_static(value, "__init__")
     # That of a dataclass has no source.
     if inspect.isfunction(maker) and not is_dataclass(value) and not only:
         parts.append(filled_in(value, function(name, maker, None)))
