@@ -5,7 +5,8 @@
 - `calls` describes each call of the API once, for both.
 - `views` describes those by which people look at batches, as `calls` does.
 - `results` reads a batch's results, each once; `progress` shows how far it is.
-- `groups` puts results into groups, and says what of a group can be trained; `submission` runs some of it again.
+- `groups` puts results into groups, and says what of a group can be trained; `refills` runs some of it again, by the
+  `submission` that it came with.
 - `stream_state` is what both streams know, `stream_cursor` how it is saved, `stream_update` what they can pause.
 - `tally` adds results up for a logger.
 - `retry` decides how long to go on asking; `transport` how to connect.
