@@ -127,7 +127,7 @@ def test_long_text_is_encoded_alike(tiny: ChatTokenizer, length: int) -> None:
 def test_long_text_is_encoded_alike_by_real_tokenizers(name: str) -> None:
     tokenizer = real_tokenizer(name)
     text = " two  spaces, naïve 漢字 🙂\n{'a': 1.5}\r\n" * 400
-    expected = [*tokenizer._codec._backend.encode(text, add_special_tokens=False).ids]
+    expected = [*tokenizer.codec._backend.encode(text, add_special_tokens=False).ids]
     assert tokenizer.encode(text) == expected
 
 

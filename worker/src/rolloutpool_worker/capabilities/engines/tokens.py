@@ -92,7 +92,7 @@ class EngineTokens(TokenTrack):
         """Follows a journaled turn: the ledger has all of it."""
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:
-        return self._tools or None
+        return self.tools or None
 
 
 def _joined(text: bytes, ids: Sequence[int]) -> bytes:

@@ -26,11 +26,7 @@ class NoTokens(TokenTrack):
         """Takes no tokenizer, because nothing is rendered. What a `TokenTrack` prepares is not needed."""
         self.ledger = TokenLedger()
         self.kind = self.found_kind = TrainerKind.UNKNOWN
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """Shows none, because nothing is rendered."""
-        return []
+        self.tools = []
 
     @property
     def warnings(self) -> tuple[str, ...]:
