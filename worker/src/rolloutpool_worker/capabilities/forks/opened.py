@@ -35,10 +35,7 @@ class WorkerForking(WorkerCapability):
     """A rollout goes on from a turn of another one."""
 
     name = "forks"
-
-    def open(self, door: WorkerDoor) -> OpenForks:
-        """Makes the part of a process."""
-        return OpenForks(door)
+    opened = OpenForks
 
     def replayed_beginning(self, result: RolloutResult, script: Script) -> Beginning | None:
         """Makes a fork's beginning; its parent's prompt is in its own result, unless its trainer had another one."""
