@@ -30,9 +30,10 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.ending import Decision
 from rolloutpool_worker.plugins import Registry
-from rolloutpool_worker.policy import AiohttpTransport, Asking
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.waits import RolloutWaits
-from rolloutpool_worker.recorded import Script
+from rolloutpool_worker.recorded.script import Script
 from rolloutpool_worker.tools import ToolHost
 from rolloutpool_worker.tracing import RolloutTrace
 

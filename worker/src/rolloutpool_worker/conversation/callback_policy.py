@@ -29,7 +29,9 @@ from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.mask_plan import impossible
 from rolloutpool_worker.conversation.past_tokens import past_tokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, Reply, TurnBody, TurnCall
+from rolloutpool_worker.policy.body import TurnBody
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
+from rolloutpool_worker.policy.reply import Reply
 
 _log = logging.getLogger(__name__)
 

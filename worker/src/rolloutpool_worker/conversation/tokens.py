@@ -13,6 +13,7 @@ from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, Templa
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_common.rendering import SAMPLED_TAIL, WRITTEN_BY_OTHERS, ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.rendering.shown_tools import find_shown_tools
@@ -25,7 +26,8 @@ from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP, change_off_loop, off_loop, rendering_size
 from rolloutpool_worker.conversation.shared_prompts import SHARED_PROMPTS
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
-from rolloutpool_worker.policy import Echo, EchoText, Reply
+from rolloutpool_worker.policy.repeated_echo import EchoText
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.tools.limits import size_of
 
 MOST_COUNTED = 1_000_000

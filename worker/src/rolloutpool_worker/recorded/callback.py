@@ -7,13 +7,9 @@ length is the recorded one, and refuses others with 422, as a trainer does that 
 from typing import Any
 
 from rolloutpool_common.errors import TrainerStatusError
-from rolloutpool_worker.policy import (
-    CallbackChannel,
-    MessageBytes,
-    Reply,
-    TurnBody,
-    TurnCall,
-)
+from rolloutpool_worker.policy.body import MessageBytes, TurnBody
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.recorded.script import RecordedTurn, Script
 
 _MASK_REFUSED = 422

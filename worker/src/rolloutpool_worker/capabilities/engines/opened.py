@@ -5,7 +5,8 @@ from functools import partial
 
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.rendering import TurnParser
-from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
+from rolloutpool_common.rendering.parsing.renderers_package import load as load_renderers
+from rolloutpool_common.rendering.parsing.turn_parser import needs_renderers
 from rolloutpool_worker.capabilities.engines.channel import EngineChannel
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.policy import EnginePolicy, Sampler

@@ -7,7 +7,7 @@ from rolloutpool_common.store import Claim
 from rolloutpool_worker.capabilities.forks.trunks import Trunks
 from rolloutpool_worker.capability import Ending, OpenCapability, Talk, WorkerCapability, WorkerDoor
 from rolloutpool_worker.conversation.beginning import Beginning
-from rolloutpool_worker.recorded import Script
+from rolloutpool_worker.recorded.script import Script
 
 
 class OpenForks(OpenCapability):

@@ -6,7 +6,7 @@ from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
 from rolloutpool_worker.capabilities.osmosis.policy import ChatPolicy
 from rolloutpool_worker.capability import OpenCapability, WorkerCapability
 from rolloutpool_worker.conversation.branch import Policy
-from rolloutpool_worker.policy import Asking
+from rolloutpool_worker.policy.asking import Asking
 
 
 class OpenOsmosis(OpenCapability):

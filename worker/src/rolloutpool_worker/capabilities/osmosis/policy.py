@@ -16,7 +16,8 @@ from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Reply, TurnCall
+from rolloutpool_worker.policy.callback import TurnCall
+from rolloutpool_worker.policy.reply import Reply
 
 
 class NoTokens(TokenTrack):
