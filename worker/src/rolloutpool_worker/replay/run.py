@@ -48,10 +48,8 @@ from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import ReplyLimits
 from rolloutpool_worker.policy.http1 import Http1Client
 from rolloutpool_worker.policy.resolver import Resolver
-from rolloutpool_worker.recorded.callback import RecordedCallback
 from rolloutpool_worker.recorded.script import RecordEnds, RecordLacks, RecordMismatch, Script
-from rolloutpool_worker.recorded.session import RecordedEnvironment, RecordedSession
-from rolloutpool_worker.recorded.tools import RecordedTools
+from rolloutpool_worker.recorded.stand_ins import RecordedCallback, RecordedEnvironment, RecordedSession, RecordedTools
 from rolloutpool_worker.replay.differences import differences
 from rolloutpool_worker.rollout.environment import begin_session, tools_of
 from rolloutpool_worker.rollout.outcome import make_result

@@ -51,7 +51,7 @@ from rolloutpool_worker.environments import EnvironmentFull, SessionLife
 from rolloutpool_worker.policy.asking import Asking, ungated
 from rolloutpool_worker.policy.breaker import TrainerDown, waited_s
 from rolloutpool_worker.policy.endpoint import ReplyLimits
-from rolloutpool_worker.recorded.tools import RecordedTools
+from rolloutpool_worker.recorded.stand_ins import RecordedTools
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide

@@ -22,7 +22,7 @@ from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
 from rolloutpool_worker.environments.host import EnvironmentHost
 from rolloutpool_worker.environments.resume import open_session
 from rolloutpool_worker.environments.session import SessionLife
-from rolloutpool_worker.recorded.session import RecordedSession
+from rolloutpool_worker.recorded.stand_ins import RecordedSession
 from rolloutpool_worker.tools import TOOLS, Tool
 
 

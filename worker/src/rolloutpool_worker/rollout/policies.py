@@ -22,7 +22,7 @@ from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.policy.asking import Asking
 from rolloutpool_worker.policy.callback import CallbackChannel
-from rolloutpool_worker.recorded.callback import RecordedCallback
+from rolloutpool_worker.recorded.stand_ins import RecordedCallback
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 
