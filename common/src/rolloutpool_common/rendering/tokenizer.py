@@ -146,21 +146,11 @@ class ChatTokenizer:
         """Ids that only the template and the policy may produce."""
         return frozenset(self.codec.control_ids.values())
 
-    @property
-    def added_strings(self) -> frozenset[str]:
-        """All strings that are one id wherever they stand."""
-        return self.codec.vocabulary.added
-
     @cached_property
     def added_pattern(self) -> re.Pattern[str]:
-        """Finds the added strings; where several begin at a place, the longest."""
-        strings = sorted(self.added_strings, key=len, reverse=True)
+        """Finds the strings that are one id wherever they stand; where several begin at a place, the longest."""
+        strings = sorted(self.codec.vocabulary.added, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, strings)) or r"(?!)")
-
-    @property
-    def added_are_borders(self) -> bool:
-        """Whether a text can be encoded piece by piece between the added strings, with the same ids."""
-        return self.codec.vocabulary.added_are_borders
 
     @property
     def closing(self) -> tuple[int, ...]:
