@@ -14,7 +14,7 @@ from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
 from rolloutpool_trainer.client.stream_state import MOST_REFUSED
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_batch import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import NothingKept, PoolUnavailable
 

@@ -1,7 +1,8 @@
 """The clients of the pool's API.
 
-- `aio` is the client for asyncio, `aio_batch` its batches, `aio_group` their groups, `aio_stream` reads batch after
-  batch; `sync`, `sync_batch` and so on, the blocking ones, are generated from them (`make generate`).
+- `aio` is the client for asyncio, `aio_batch` its batches and their groups, `aio_stream` reads batch after batch;
+  `sync`, `sync_batch` and so on, the blocking ones, are generated from them (`make generate`).
+- `doors` says what a batch needs of either client.
 - `calls` describes each call of the API once, for both.
 - `views` describes those by which people look at batches, as `calls` does.
 - `results` reads a batch's results, each once; `progress` shows how far it is.

@@ -1,19 +1,19 @@
-"""A batch for asyncio. `sync_batch.py` is generated from this file (`make generate`), so edit only this one."""
+"""A batch and its groups, for asyncio. `sync_batch.py` is generated from this one (`make generate`): edit only this."""
 
 import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.aio_door import AsyncDoor
-from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
-from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, select
+from rolloutpool_trainer.client.doors import AsyncDoor
+from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, SelectedGroup, select
 from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.refills import GroupRefill, GroupSampling
@@ -22,8 +22,20 @@ from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.silence import Silence
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.tally import BatchTally
-from rolloutpool_trainer.composition import AsyncBatchParts
+from rolloutpool_trainer.composition import AsyncBatchParts, AsyncGroupParts
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncTrainableGroup(AsyncGroupParts, SelectedGroup):
+    """A finished group, as it is trained: `rollouts`, and what was left out."""
+
+    _client: AsyncDoor = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, group: SelectedGroup, client: AsyncDoor) -> Self:
+        """Makes a group of what was selected."""
+        return cls(**{part.name: getattr(group, part.name) for part in fields(SelectedGroup)}, _client=client)
 
 
 class AsyncBatch(AsyncBatchParts):

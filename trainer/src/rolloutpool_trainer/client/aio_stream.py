@@ -25,8 +25,7 @@ from contextlib import asynccontextmanager
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
-from rolloutpool_trainer.client.aio_batch import AsyncBatch
-from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
+from rolloutpool_trainer.client.aio_batch import AsyncBatch, AsyncTrainableGroup
 from rolloutpool_trainer.client.stream_cursor import OpenBatch
 from rolloutpool_trainer.client.stream_state import StreamState
 from rolloutpool_trainer.client.stream_update import Pausable, call_aio

@@ -1,16 +1,18 @@
-"""A batch that blocks. Generated from `aio_batch.py` by `make generate`; edit that file, not this one."""
+"""A batch and its groups that block. Generated from `aio_batch.py` by `make generate`; edit that file, not this one."""
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, select
+from rolloutpool_trainer.client.doors import SyncDoor
+from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, SelectedGroup, select
 from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
 from rolloutpool_trainer.client.refills import GroupRefill, GroupSampling
@@ -18,11 +20,21 @@ from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, Su
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.silence import Silence
 from rolloutpool_trainer.client.submission import Submission
-from rolloutpool_trainer.client.sync_door import SyncDoor
-from rolloutpool_trainer.client.sync_group import TrainableGroup
 from rolloutpool_trainer.client.tally import BatchTally
-from rolloutpool_trainer.composition import SyncBatchParts
+from rolloutpool_trainer.composition import SyncBatchParts, SyncGroupParts
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainableGroup(SyncGroupParts, SelectedGroup):
+    """A finished group, as it is trained: `rollouts`, and what was left out."""
+
+    _client: SyncDoor = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, group: SelectedGroup, client: SyncDoor) -> Self:
+        """Makes a group of what was selected."""
+        return cls(**{part.name: getattr(group, part.name) for part in fields(SelectedGroup)}, _client=client)
 
 
 class Batch(SyncBatchParts):

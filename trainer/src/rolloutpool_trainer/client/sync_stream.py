@@ -13,8 +13,7 @@ from rolloutpool_trainer.client.stream_state import StreamState
 from rolloutpool_trainer.client.stream_update import Pausable, call_sync
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.client.sync_batch import Batch
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_batch import Batch, TrainableGroup
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
 
 MOST_SUBMITS = 3

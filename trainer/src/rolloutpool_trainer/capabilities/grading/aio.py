@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade, RolloutAnnotations
-    from rolloutpool_trainer.client.aio_door import AsyncDoor
+    from rolloutpool_trainer.client.doors import AsyncDoor
     from rolloutpool_trainer.client.results import FinishedRollout
 
 

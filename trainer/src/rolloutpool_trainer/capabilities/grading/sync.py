@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade, RolloutAnnotations
+    from rolloutpool_trainer.client.doors import SyncDoor
     from rolloutpool_trainer.client.results import FinishedRollout
-    from rolloutpool_trainer.client.sync_door import SyncDoor
 
 
 class SyncGradedClient:
