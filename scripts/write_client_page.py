@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, get_args, get_origin
 
 from scripts.write_reference import meanings, table
@@ -70,15 +70,23 @@ def page() -> str:
     for name in MATHS:
         module = importlib.import_module(f"rolloutpool_rl.{name}")
         parts.append(f"### `{module.__name__}`\n\n{prose(module.__doc__ or '')}\n")
-        # Types and constants have no docstring of their own.
-        values = ((one, getattr(module, one)) for one in module.__all__)
-        parts += [described(one, value, level=4) for one, value in values if isinstance(value, type | FunctionType)]
+        parts += [described(one, value, level=4) for one, value in public(module)]
     rows = [(f"`{name}`", prose(getattr(errors, name).__doc__ or "")) for name in errors.__all__]
     parts.append(f"## Errors\n\n{table('error|means', rows)}\n")
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
     # It also formats the code in Markdown.
     line = [sys.executable, "-m", "ruff", "format", "-", "--stdin-filename", str(PAGE)]
     return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def public(module: ModuleType) -> list[tuple[str, Any]]:
+    """A module's classes and functions for others; types and constants have no docstring of their own."""
+    known = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    found = [(name, getattr(module, name)) for name in known if not name.startswith("_")]
+    found = [(name, value) for name, value in found if isinstance(value, type | FunctionType)]
+    return sorted(found, key=lambda one: (isinstance(one[1], FunctionType), one[0]))
 
 
 def described(name: str, value: Any, level: int = 3, only: Sequence[str] = ()) -> str:

@@ -28,8 +28,6 @@ from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import Reward, trainable
 
-__all__ = ["PaddedBatch", "padded_batch"]
-
 _log = logging.getLogger(__name__)
 
 _Row = tuple[int, Sample, float, float]
