@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.tokens.versions import version_number
 from rolloutpool_rl.errors import ExportRefused
 
 Reward: TypeAlias = float | Sequence[float] | None

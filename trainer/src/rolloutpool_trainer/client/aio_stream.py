@@ -26,9 +26,9 @@ from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
 from rolloutpool_trainer.client.aio_batch import AsyncBatch, AsyncTrainableGroup
+from rolloutpool_trainer.client.doors import Pausable, call_aio
 from rolloutpool_trainer.client.stream_cursor import OpenBatch
 from rolloutpool_trainer.client.stream_state import StreamState
-from rolloutpool_trainer.client.stream_update import Pausable, call_aio
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
 

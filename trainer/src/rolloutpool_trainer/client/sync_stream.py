@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause
+from rolloutpool_trainer.client.doors import Pausable, call_sync
 from rolloutpool_trainer.client.stream_cursor import OpenBatch
 from rolloutpool_trainer.client.stream_state import StreamState
-from rolloutpool_trainer.client.stream_update import Pausable, call_sync
 from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.sync import RolloutClient
 from rolloutpool_trainer.client.sync_batch import Batch, TrainableGroup
