@@ -27,7 +27,7 @@ from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust
-from rolloutpool_common.rendering.proof import Proof
+from rolloutpool_common.rendering.proof.claims import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.sentinel import Continuation
 from rolloutpool_common.rendering.short_cuts import DeltaRenderer, arguments_key
