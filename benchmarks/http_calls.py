@@ -20,7 +20,9 @@ from benchmarks.processes import serving
 from benchmarks.report import Row, emit, parser
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Http1Client, Resolver
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 AT_ONCE = 100
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "0123456789abcdef/1"}

@@ -32,8 +32,7 @@ from rolloutpool_common.rendering import TINY
 from rolloutpool_common.store import Claim, Store
 from rolloutpool_common.store.records import compress, finish_fields
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
-from rolloutpool_worker.policy import TurnClient
-from rolloutpool_worker.policy.turn_client import TurnAnswer, read_headers
+from rolloutpool_worker.policy.turn_client import TurnAnswer, TurnClient, read_headers
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.rollout.ticket import run_rollout
 from rolloutpool_worker.settings import WorkerSettings

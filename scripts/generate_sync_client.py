@@ -21,7 +21,6 @@ CLIENT, CAPABILITIES = TRAINER / "client", TRAINER / "capabilities"
 REPLACED = {
     "AsyncBatch": "Batch",
     "AsyncDoor": "SyncDoor",
-    "aio_door": "sync_door",
     "AsyncRolloutClient": "RolloutClient",
     "AsyncRolloutStream": "RolloutStream",
     "AsyncTrainableGroup": "TrainableGroup",
@@ -29,7 +28,6 @@ REPLACED = {
     "aclose": "close",
     "aio": "sync",
     "aio_batch": "sync_batch",
-    "aio_group": "sync_group",
     "call_aio": "call_sync",
     "asyncio": "time",
 }
@@ -39,9 +37,7 @@ HEADERS = {
 
 A client may be shared by threads. What it sends is in `calls`.
 """,
-    "_door": f"A client that blocks. {GENERATED}",
-    "_batch": f"A batch that blocks. {GENERATED}",
-    "_group": f"A group that can be trained. {GENERATED}",
+    "_batch": f"A batch and its groups that block. {GENERATED}",
     "_stream": f"""Rollouts ahead of training. {GENERATED}
 
 That file says how a stream works. A stream belongs to one thread.

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import FunctionType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, get_args, get_origin
 
 from scripts.write_reference import meanings, table
 
@@ -70,9 +70,7 @@ def page() -> str:
     for name in MATHS:
         module = importlib.import_module(f"rolloutpool_rl.{name}")
         parts.append(f"### `{module.__name__}`\n\n{prose(module.__doc__ or '')}\n")
-        # Types and constants have no docstring of their own.
-        values = ((one, getattr(module, one)) for one in module.__all__)
-        parts += [described(one, value, level=4) for one, value in values if isinstance(value, type | FunctionType)]
+        parts += [described(one, value, level=4) for one, value in public(module)]
     rows = [(f"`{name}`", prose(getattr(errors, name).__doc__ or "")) for name in errors.__all__]
     parts.append(f"## Errors\n\n{table('error|means', rows)}\n")
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
@@ -81,20 +79,47 @@ def page() -> str:
     return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
 
 
+def public(module: ModuleType) -> list[tuple[str, Any]]:
+    """A module's classes and functions for others; types and constants have no docstring of their own."""
+    known = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    found = [(name, getattr(module, name)) for name in known if not name.startswith("_")]
+    found = [(name, value) for name, value in found if isinstance(value, type | FunctionType)]
+    return sorted(found, key=lambda one: (isinstance(one[1], FunctionType), one[0]))
+
+
 def described(name: str, value: Any, level: int = 3, only: Sequence[str] = ()) -> str:
     """Describes a class or a function; of a class that callers don't make themselves, `only` these members."""
     if not isinstance(value, type):
         return function(name, value, level)
     parts = [f"{'#' * level} `{name}`\n", prose(value.__doc__ or "")]
+    maker = inspect.getattr_static(value, "__init__")
     # That of a dataclass has no source.
-    if "__init__" in vars(value) and not is_dataclass(value) and not only:
-        parts.append(function(name, vars(value)["__init__"], None))
-    known = {**meanings(value), **attributes(value)}
+    if inspect.isfunction(maker) and not is_dataclass(value) and not only:
+        parts.append(filled_in(value, function(name, maker, None)))
+    known = meanings(value)
+    for base in ours(value):
+        known |= attributes(base)
     shown = {one for one in known if not one.startswith("_")} & set(only or known)
     if fields := [(f"`{one}`", text) for one, text in known.items() if one in shown]:
         parts.append(table("field|is", fields))
     parts += [function(f"{name}.{one}", member, level + 1) for one, member in methods(value) if not only or one in only]
     return "\n\n".join(parts) + "\n"
+
+
+def ours(owner: type) -> list[type]:
+    """A class and its bases of ours."""
+    return [base for base in owner.__mro__ if base.__module__.startswith("rolloutpool_")]
+
+
+def filled_in(owner: type, text: str) -> str:
+    """Puts into the place of each type variable what the class has for it."""
+    for base in vars(owner).get("__orig_bases__", ()):
+        variables = getattr(get_origin(base), "__parameters__", ())
+        for variable, given in zip(variables, get_args(base), strict=True):
+            text = re.sub(rf"\b{variable.__name__}\b", given.__name__, text)
+    return text
 
 
 def attributes(owner: type) -> dict[str, str]:

@@ -24,11 +24,10 @@ from typing import Any
 from tests.inproc.fake_redis import Keys
 from tests.inproc.trainer import ONCE, RENDERS, Sampled, Trainer
 from tests.property.store_world import KEPT
-from tests.support.places import places_of
+from tests.support.places import fault_in, places_of
 from transformers import AutoTokenizer
 
 from rolloutpool_common.store.connection import sources_of
-from rolloutpool_common.store.places import fault_in
 
 ASSISTANT, END = "<|im_start|>assistant\n", "<|im_end|>"
 IN_DOUBT = ("ambiguous_turn", "network_error")

@@ -22,7 +22,7 @@ from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_trainer.endpoint.app import callback_app
 from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 KEEPS, RENDERS, ONCE, HOOK = (f"http://127.0.0.1:{port}" for port in (8081, 8082, 8083, 8090))
 """A trainer that keeps ids, one that renders its history again, one that may not be asked twice; and the webhook."""

@@ -48,7 +48,7 @@ class LoopLifeline(Lifeline):
     def __init__(self, redis_url: str, name: str, heart: Pulse) -> None:
         self._connection = Connection(redis_url)
         self._name, self._pulse = name, heart
-        self._seen = False
+        self.seen = False
         self._first_test = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -75,7 +75,7 @@ class LoopLifeline(Lifeline):
         try:
             await subscription.subscribe(keys.life(self._name))
             await subscription.get_message(timeout=10)
-            self._seen = True
+            self.seen = True
             self._first_test.set()
             while True:
                 if (told := self._pulse.beat()) is not None:

@@ -8,7 +8,9 @@ from tests.golden.catalogue import FAMILIES, TOOL
 from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
-from rolloutpool_common.rendering.parsing import CallStatus, ParsedTurn, ParserMissing, renderers_package, turn_parser
+from rolloutpool_common.rendering.parsing import renderers_package, turn_parser
+from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedTurn
+from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing
 
 base: Any = pytest.importorskip("renderers.base")
 

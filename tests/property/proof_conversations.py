@@ -7,7 +7,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from rolloutpool_common.rendering.proof import Source, TurnShape
+from rolloutpool_common.rendering.proof.claims import Source, TurnShape
 from rolloutpool_common.rendering.sentinel import SENTINEL
 
 Message = dict[str, Any]

@@ -26,7 +26,8 @@ from tests.property.wild_families import WILD
 from tests.tokenizers.layout import BUILD, TEMPLATE_BUILD, TINY
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof.claims import NewMessage, Proof, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.prover import prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import after_sentinel
 from rolloutpool_common.rendering.transformers_compat import template_environment

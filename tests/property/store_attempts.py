@@ -10,14 +10,13 @@ from hypothesis.stateful import MultipleResults, multiple, rule
 from tests.property.store_faults import LONG_AGO_MS, StoreFaults
 from tests.property.store_world import WHICH, one_of
 from tests.support.batches import OWNER
-from tests.support.places import places_of
+from tests.support.places import Place, places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimLost, Ticket
 from rolloutpool_common.store.keys import split_uid, uid_of
-from rolloutpool_common.store.places import Place
 from rolloutpool_common.store.rollouts import MAX_LOSSES
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.property.store_world import KEPT
 from tests.support.batches import announce, beat, new_batch, result_of, uids_of
 from tests.support.examples import examples
-from tests.support.places import places_of
+from tests.support.places import fault_in, places_of
 
 from rolloutpool_common.capabilities.runs.steering import Runs
 from rolloutpool_common.protocol.batch import Priority
@@ -24,7 +24,6 @@ from rolloutpool_common.protocol.offers import RELEASE, digest_of, spell
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, ClaimRefused, Store, Ticket
 from rolloutpool_common.store.keys import DELAYED, split_uid, uid_of
-from rolloutpool_common.store.places import fault_in
 
 T = TypeVar("T")
 THINGS = ("maze", "chess")

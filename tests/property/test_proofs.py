@@ -10,7 +10,7 @@ from tests.property.made_templates import made
 from tests.property.proofs import FalseProof, Subject, Tally, compare, examine, proof_of, shapes, subjects
 from tests.support.turn_shapes import QUESTION
 
-from rolloutpool_common.rendering.proof import Source
+from rolloutpool_common.rendering.proof.claims import Source
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 HEADER = re.compile(r"\{%-?\s*for (\w+) in (?:loop_)?messages\s*-?%\}")

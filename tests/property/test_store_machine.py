@@ -22,7 +22,7 @@ from tests.property.store_world import KEPT, KEYS, NAMES, WHICH, WORKERS, one_of
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.examples import examples
 from tests.support.journals import turn_record
-from tests.support.places import places_of
+from tests.support.places import Place, fault_in, places_of
 
 from rolloutpool_common.capabilities.grading.kept import KeptRollouts
 from rolloutpool_common.capabilities.runs.steering import Runs
@@ -39,7 +39,6 @@ from rolloutpool_common.store import (
     new_token,
 )
 from rolloutpool_common.store.keys import split_uid, uid_of
-from rolloutpool_common.store.places import Place, fault_in
 
 LIMITS = SubmitLimits(new_bytes=5000)
 """All that limits these submits is Redis itself."""

@@ -22,7 +22,9 @@ from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
-from rolloutpool_worker.policy import CallbackChannel, MessageBytes, Reply, TurnBody, TurnCall
+from rolloutpool_worker.policy.body import MessageBytes, TurnBody
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.tools import TOOLS, ToolRunner
 
 HOST = tool_host()

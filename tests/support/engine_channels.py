@@ -14,9 +14,11 @@ from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.engines.channel import EngineChannel, LedgerPrompt
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.reply import EngineTurn
-from rolloutpool_worker.policy import Asking, Breakers, Http1Client, Resolver
-from rolloutpool_worker.policy.asking import BeforeCall, ungated
+from rolloutpool_worker.policy.asking import Asking, BeforeCall, ungated
+from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import ReplyLimits
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
 
 BOTH = pytest.mark.parametrize(
     ("protocol", "server"), [("vllm", vllm_server), ("sglang", sglang_server)], ids=["vllm", "sglang"]

@@ -1,10 +1,38 @@
-"""Reads from raw Redis in which places an open rollout is; shares no code with the scripts that move it."""
+"""Reads from raw Redis in which places an open rollout is, and judges whether they may stand together.
 
+It shares no code with the scripts that move rollouts. The table of places is in `store/strays.py`.
+"""
+
+from collections.abc import Set
+from enum import StrEnum
 from typing import Any
 
-from rolloutpool_common.store.places import Place
-
 CLASSES = ("high", "default", "low")
+
+
+class Place(StrEnum):
+    """Says where an open rollout is."""
+
+    RUNNING = "running"
+    SUSPECTS = "suspects"
+    DELAYED = "delayed"
+    PUBLISHED = "published"
+    OUTBOX = "outbox"
+    HELD = "held"
+    CANCELLING = "cancelling"
+    OVERDUE = "overdue"
+    PRECANCELLED = "precancelled"
+
+
+_ONE_OF = frozenset({Place.RUNNING, Place.SUSPECTS, Place.DELAYED, Place.PUBLISHED, Place.HELD})
+
+
+def fault_in(places: Set[Place]) -> str | None:
+    """Judges where one open rollout is."""
+    if not places:
+        return "it is nowhere: nobody would ever run or end it"
+    owners = sorted(places & _ONE_OF)
+    return f"it is in {' and '.join(owners)} at once" if len(owners) > 1 else None
 
 
 def places_of(raw: Any, batch_id: str, index: int) -> set[Place]:

@@ -30,8 +30,13 @@ from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Asking, Breakers, CallbackChannel, Http1Client, Reply, Resolver
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.breaker import Breakers
+from rolloutpool_worker.policy.callback import CallbackChannel
 from rolloutpool_worker.policy.endpoint import ReplyLimits
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.reply import Reply
+from rolloutpool_worker.policy.resolver import Resolver
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Hello?"}]
 MORE: list[dict[str, Any]] = [{"role": "user", "content": "And now?"}]

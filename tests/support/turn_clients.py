@@ -3,7 +3,10 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from rolloutpool_worker.policy import AiohttpTransport, Http1Client, HttpxTurns, Resolver, TurnClient
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.turn_client import HttpxTurns, TurnClient
 
 KINDS = ("httptools", "httpx")
 """As the setting `ROLLOUTPOOL_TURN_CLIENT` calls them."""

@@ -1,6 +1,6 @@
 """Shapes of turns to prove something of."""
 
-from rolloutpool_common.rendering.proof import NewMessage, TurnShape
+from rolloutpool_common.rendering.proof.claims import NewMessage, TurnShape
 
 QUESTION = TurnShape(
     says=True,

@@ -34,14 +34,13 @@ from rolloutpool_api.request_metrics import RequestMetrics
 from rolloutpool_api.routes import (
     batch_list,
     batches,
-    docs,
     health,
     metrics,
     operations,
+    pages,
     rollouts,
     tokenizers,
     tools,
-    ui,
 )
 from rolloutpool_api.routes.known_query import check_query
 from rolloutpool_api.services import ApiServices
@@ -149,8 +148,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     for router in (*(one.router for one in modules), *routers(), *(one.router for one in last)):
         root.include_router(router, dependencies=of_all)
     root.include_router(health.router)
-    root.include_router(docs.router)
-    root.include_router(ui.router)
+    root.include_router(pages.router)
     return tuple(root.routes)
 
 

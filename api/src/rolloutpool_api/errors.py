@@ -40,31 +40,6 @@ from rolloutpool_common.store import (
     StoreFull,
 )
 
-__all__ = [
-    "V1_PATHS",
-    "AnnotationsFull",
-    "ApiError",
-    "BadCursor",
-    "BodyTooCostly",
-    "Conflict",
-    "Forbidden",
-    "KeyRequired",
-    "MalformedBody",
-    "MemoryShort",
-    "NotReady",
-    "QueueFull",
-    "QuotaExceeded",
-    "ReaderEnded",
-    "Rejected",
-    "ResourceUnknown",
-    "ShuttingDown",
-    "UnsupportedBody",
-    "answer",
-    "answer_error",
-    "answer_store_error",
-    "has_v1_shape",
-]
-
 V1_PATHS = frozenset({"/rollout", "/tools", "/health"})
 
 

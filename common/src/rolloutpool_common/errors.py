@@ -47,41 +47,6 @@ from typing import ClassVar
 from rolloutpool_common.outcomes import Boundary, Category, Failure, FailureKind
 from rolloutpool_common.protocol.drift import PromptDifference
 
-__all__ = [
-    "AlignmentUnverified",
-    "AmbiguousTurn",
-    "DriftRefused",
-    "EnvironmentDiverged",
-    "EnvironmentFault",
-    "EnvironmentLost",
-    "InfraFault",
-    "InjectionRefused",
-    "LeaseExpired",
-    "MaskDisproved",
-    "MaskImpossible",
-    "MissingExtra",
-    "PoisonRollout",
-    "PolicyFault",
-    "PromptTooLong",
-    "RequestChanged",
-    "RequestFault",
-    "ResultQuarantined",
-    "RolloutError",
-    "RolloutPoolError",
-    "SecretUnreadable",
-    "TargetRefused",
-    "TemplateRefusedTurn",
-    "TemplateUnusable",
-    "TokenizerLoadFailed",
-    "TokenizerMismatch",
-    "TooManyToolCalls",
-    "ToolFault",
-    "TrainerProtocolError",
-    "TrainerStatusError",
-    "TrainerUnreachable",
-    "WorkerFault",
-]
-
 
 class RolloutPoolError(Exception):
     """Something in rolloutpool went wrong."""

@@ -22,8 +22,6 @@ import numpy.typing as npt
 from rolloutpool_rl.arrays import Array, add_at, as_flags, as_floats, check_vector, namespace
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = ["gae", "gae_batch", "group_advantages", "rewards_on_actions", "turn_advantages"]
-
 _EPSILON = 1e-6
 
 

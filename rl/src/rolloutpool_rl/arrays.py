@@ -16,8 +16,6 @@ import numpy as np
 
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = ["Array", "add_at", "as_flags", "as_floats", "check_vector", "namespace"]
-
 Array: TypeAlias = Any
 """A numpy array or a torch tensor. Functions also take lists of numbers in its place."""
 

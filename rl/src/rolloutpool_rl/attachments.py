@@ -25,8 +25,6 @@ from rolloutpool_common.capabilities.engines.wire import AttachmentKind
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_rl.errors import AttachmentForeign, ShapeMismatch
 
-__all__ = ["RoutedContext", "SupportedResponse", "routed_experts", "sampling_masks"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedContext:

@@ -17,8 +17,6 @@ from rolloutpool_rl.errors import ChoiceRefused
 from rolloutpool_rl.inference_context import InferenceContext, Rollout
 from rolloutpool_rl.openai_choices import field, token_array
 
-__all__ = ["ChoiceConversation"]
-
 
 class ChoiceConversation:
     """Built turn by turn: `add_choice`, `add_messages`, `add_choice` …, then `rollouts`."""

@@ -18,8 +18,6 @@ from rolloutpool_rl.errors import ChoiceRefused
 from rolloutpool_rl.inference_context import InferenceContext, Rollout
 from rolloutpool_rl.openai_choices import field as choice_field
 
-__all__ = ["RolloutBatch", "RolloutGroup", "RolloutMetadata", "group_from_response"]
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutMetadata:

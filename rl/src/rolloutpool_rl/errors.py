@@ -18,20 +18,6 @@ A docstring is the default message. All errors can be pickled, because trainers 
 
 from rolloutpool_common.errors import RolloutPoolError
 
-__all__ = [
-    "AttachmentForeign",
-    "ChoiceIncomplete",
-    "ChoiceRefused",
-    "ExportRefused",
-    "MaskInvalid",
-    "MathsError",
-    "MessagesRefused",
-    "PromptMismatch",
-    "RlError",
-    "ShapeMismatch",
-    "TokenUnknown",
-]
-
 
 class RlError(RolloutPoolError):
     """Something is wrong with the samples or the arrays."""

@@ -14,8 +14,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import Reward, TrainingRow, training_rows
 
-__all__ = ["FORMATS", "Forks", "TrainerFormat", "convert"]
-
 Take = Callable[[TrainingRow], Any]
 
 

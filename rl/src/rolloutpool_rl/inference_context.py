@@ -20,16 +20,6 @@ from rolloutpool_common.rendering import ChatTokenizer, TemplateMissing, load_to
 from rolloutpool_rl.errors import ChoiceRefused, PromptMismatch, ShapeMismatch
 from rolloutpool_rl.openai_choices import field, logprobs_of, sampled_ids, token_array
 
-__all__ = [
-    "InferenceContext",
-    "PlainFormattingWarning",
-    "Rollout",
-    "RolloutWarning",
-    "ShortReplyWarning",
-    "ZeroLogprobsWarning",
-    "rewards_from_spans",
-]
-
 _log = logging.getLogger(__name__)
 
 _SHORT = 5

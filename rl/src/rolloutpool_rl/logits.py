@@ -14,8 +14,6 @@ import numpy as np
 from rolloutpool_rl.arrays import Array, as_floats, namespace
 from rolloutpool_rl.errors import ShapeMismatch
 
-__all__ = ["get_values", "response_slice", "response_slices", "token_logprobs"]
-
 
 def token_logprobs(logits: Array, ids: Array, *, temperature: float = 1.0) -> Array:
     """Computes the log-probability of each token, log softmax(logits / temperature) at its id.

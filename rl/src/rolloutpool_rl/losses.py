@@ -14,8 +14,6 @@ from typing import Literal
 from rolloutpool_rl.arrays import Array, as_flags, as_floats, namespace
 from rolloutpool_rl.errors import ShapeMismatch
 
-__all__ = ["PolicyLoss", "ValueLoss", "entropy", "kl", "policy_loss", "value_loss"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyLoss:

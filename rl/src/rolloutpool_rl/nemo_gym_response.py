@@ -20,8 +20,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import TrainingRow, training_rows
 
-__all__ = ["nemo_gym_response"]
-
 
 def nemo_gym_response(result: RolloutResult, params: dict[str, Any]) -> dict[str, Any]:
     """Makes the JSON of a `NeMoGymResponse`.

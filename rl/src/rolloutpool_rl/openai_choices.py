@@ -20,8 +20,6 @@ import numpy.typing as npt
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_rl.errors import ChoiceIncomplete, ChoiceRefused, TokenUnknown
 
-__all__ = ["field", "logprobs_of", "sampled_ids", "token_array"]
-
 _TOKEN_ID = re.compile(r"token_id:([0-9]+)")
 _INT32_END = 2**31
 

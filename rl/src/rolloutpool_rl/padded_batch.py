@@ -23,12 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutpool_common.outcomes import FailureKind
-from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.tokens.versions import version_number
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import Reward, trainable
-
-__all__ = ["PaddedBatch", "padded_batch"]
 
 _log = logging.getLogger(__name__)
 

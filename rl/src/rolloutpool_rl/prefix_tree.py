@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 
-__all__ = ["PrefixNode", "prefix_tree", "shared_prefixes"]
-
 Ids = NDArray[np.int64]
 
 

@@ -13,16 +13,6 @@ import numpy as np
 from rolloutpool_rl.arrays import Array, as_flags, as_floats, check_vector, namespace
 from rolloutpool_rl.errors import MaskInvalid, ShapeMismatch
 
-__all__ = [
-    "distributed_whiten",
-    "masked_whiten",
-    "sum_of_rollout_mean",
-    "sum_of_sample_mean",
-    "sum_of_token",
-    "token_count",
-    "token_mean",
-]
-
 _EPSILON = 1e-8
 
 

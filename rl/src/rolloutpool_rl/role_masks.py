@@ -16,8 +16,6 @@ from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_rl.errors import MessagesRefused
 from rolloutpool_rl.role_spans import IdSpans, OffsetSpans, Span
 
-__all__ = ["MaskGenerator", "MessageMask", "TokenizerType", "get_response_lengths"]
-
 TokenizerType = Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"]
 """How messages are rendered: each alone (qwen); each after a dummy message, with consecutive tool results together
 (qwen3); all at once (qwen3_5); or as one prompt with one response (distill_qwen)."""

@@ -15,8 +15,6 @@ from typing import Any
 from rolloutpool_common.rendering import ChatTokenizer, RenderedConversation
 from rolloutpool_rl.errors import MessagesRefused
 
-__all__ = ["IdSpans", "OffsetSpans", "Span"]
-
 _PROBE = {"role": "user", "content": "x"}
 _OPEN, _CLOSE = "<|im_start|>", "<|im_end|>"
 _HEADER, _THINK = "assistant\n", "<think>\n"

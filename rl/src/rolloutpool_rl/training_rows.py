@@ -15,11 +15,9 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
-from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import RolloutResult, Sample
+from rolloutpool_common.tokens.versions import version_number
 from rolloutpool_rl.errors import ExportRefused
-
-__all__ = ["Reward", "TrainingRow", "trainable", "training_rows"]
 
 Reward: TypeAlias = float | Sequence[float] | None
 """The episode's reward, which each sample of a forked rollout gets, or one reward for each of `result.samples`."""

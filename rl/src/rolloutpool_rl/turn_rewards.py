@@ -3,8 +3,6 @@
 from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
 
-__all__ = ["turn_rewards"]
-
 
 def turn_rewards(result: RolloutResult) -> list[float | None]:
     """Adds up the rewards of the steps that followed each turn.

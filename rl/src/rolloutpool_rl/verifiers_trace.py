@@ -21,8 +21,6 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_rl.errors import ExportRefused
 from rolloutpool_rl.training_rows import TrainingRow, training_rows
 
-__all__ = ["verifiers_trace"]
-
 
 def verifiers_trace(result: RolloutResult, reward: float | None = None, *, task: dict[str, Any]) -> dict[str, Any]:
     """Makes the JSON of a trace; `Trace.model_validate` of verifiers reads it.

@@ -16,9 +16,10 @@ from tests.support.turn_clients import KINDS, asking
 from rolloutpool_common.errors import TargetRefused
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver, TurnClient, resolver
-from rolloutpool_worker.policy.resolver import resolve
-from rolloutpool_worker.policy.transport import STREAMED_BYTES
+from rolloutpool_worker.policy import resolver
+from rolloutpool_worker.policy.resolver import Resolver, resolve
+from rolloutpool_worker.policy.transport import STREAMED_BYTES, AiohttpTransport
+from rolloutpool_worker.policy.turn_client import TurnClient
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 """Two hosts on one machine: the tests allow one of them."""

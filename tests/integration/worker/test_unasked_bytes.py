@@ -14,9 +14,10 @@ from tests.support.raw_server import answering
 from tests.support.turn_clients import KINDS, asking
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver, TurnClient
 from rolloutpool_worker.policy.aiohttp_compat import CleanConnector
-from rolloutpool_worker.policy.transport import CONNECTIONS
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import CONNECTIONS, AiohttpTransport
+from rolloutpool_worker.policy.turn_client import TurnClient
 
 FOREIGN = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nforeign"
 

@@ -54,7 +54,7 @@ async def test_a_rollout_that_stays_passes_all_borders() -> None:
     drain = Drain()
     staying, other = RolloutStop(drain), RolloutStop(drain)
     await staying.pause(0.0)
-    staying.stay()
+    staying.stays = True
     staying.clear_suspect()
     drain.begin()
     staying.check()

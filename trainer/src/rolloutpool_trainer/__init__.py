@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from rolloutpool_rl.inference_context import InferenceContext
     from rolloutpool_rl.role_masks import MaskGenerator
     from rolloutpool_trainer.client.aio import AsyncRolloutClient
-    from rolloutpool_trainer.client.aio_batch import AsyncBatch
-    from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
+    from rolloutpool_trainer.client.aio_batch import AsyncBatch, AsyncTrainableGroup
     from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
     from rolloutpool_trainer.client.groups import FinishedGroup
     from rolloutpool_trainer.client.results import FinishedRollout
     from rolloutpool_trainer.client.sync import RolloutClient
-    from rolloutpool_trainer.client.sync_batch import Batch
-    from rolloutpool_trainer.client.sync_group import TrainableGroup
+    from rolloutpool_trainer.client.sync_batch import Batch, TrainableGroup
     from rolloutpool_trainer.client.sync_stream import RolloutStream
     from rolloutpool_trainer.composition import *  # noqa: F403 -- what capabilities add, by its `__all__`
     from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
@@ -140,14 +138,12 @@ _NAMES = {
     "rolloutpool_rl.inference_context": ("InferenceContext",),
     "rolloutpool_rl.role_masks": ("MaskGenerator",),
     "rolloutpool_trainer.client.aio": ("AsyncRolloutClient",),
-    "rolloutpool_trainer.client.aio_batch": ("AsyncBatch",),
-    "rolloutpool_trainer.client.aio_group": ("AsyncTrainableGroup",),
+    "rolloutpool_trainer.client.aio_batch": ("AsyncBatch", "AsyncTrainableGroup"),
     "rolloutpool_trainer.client.aio_stream": ("AsyncRolloutStream",),
     "rolloutpool_trainer.client.groups": ("FinishedGroup",),
     "rolloutpool_trainer.client.results": ("FinishedRollout",),
     "rolloutpool_trainer.client.sync": ("RolloutClient",),
-    "rolloutpool_trainer.client.sync_batch": ("Batch",),
-    "rolloutpool_trainer.client.sync_group": ("TrainableGroup",),
+    "rolloutpool_trainer.client.sync_batch": ("Batch", "TrainableGroup"),
     "rolloutpool_trainer.client.sync_stream": ("RolloutStream",),
     "rolloutpool_trainer.endpoint.app": ("CallbackApp", "callback_app"),
     "rolloutpool_trainer.endpoint.batching": ("batched",),

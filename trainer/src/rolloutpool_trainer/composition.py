@@ -10,12 +10,8 @@ from rolloutpool_trainer.capabilities.engines.aio_client import AsyncEngineClien
 from rolloutpool_trainer.capabilities.engines.sync_client import SyncEngineClient
 from rolloutpool_trainer.capabilities.forks.aio_client import AsyncForkingClient
 from rolloutpool_trainer.capabilities.forks.sync_client import SyncForkingClient
-from rolloutpool_trainer.capabilities.grading.aio_batch import AsyncGradedBatch
-from rolloutpool_trainer.capabilities.grading.aio_client import AsyncGradedClient
-from rolloutpool_trainer.capabilities.grading.aio_group import AsyncGradedGroup
-from rolloutpool_trainer.capabilities.grading.sync_batch import SyncGradedBatch
-from rolloutpool_trainer.capabilities.grading.sync_client import SyncGradedClient
-from rolloutpool_trainer.capabilities.grading.sync_group import SyncGradedGroup
+from rolloutpool_trainer.capabilities.grading.aio import AsyncGradedBatch, AsyncGradedClient, AsyncGradedGroup
+from rolloutpool_trainer.capabilities.grading.sync import SyncGradedBatch, SyncGradedClient, SyncGradedGroup
 from rolloutpool_trainer.capabilities.harness.aio_batch import AsyncHarnessBatch
 from rolloutpool_trainer.capabilities.harness.sync_batch import SyncHarnessBatch
 from rolloutpool_trainer.capabilities.runs.aio_client import AsyncRunsClient

@@ -30,9 +30,10 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.ending import Decision
 from rolloutpool_worker.plugins import Registry
-from rolloutpool_worker.policy import AiohttpTransport, Asking
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.transport import AiohttpTransport
 from rolloutpool_worker.policy.waits import RolloutWaits
-from rolloutpool_worker.recorded import Script
+from rolloutpool_worker.recorded.script import Script
 from rolloutpool_worker.tools import ToolHost
 from rolloutpool_worker.tracing import RolloutTrace
 
@@ -171,6 +172,9 @@ class OpenCapability:
     tasks: Mapping[str, Callable[[str], Coroutine[Any, Any, None]]] = MappingProxyType({})
     """What the API may ask of a worker, by the name of Celery's task; the argument is the id of what is stored."""
 
+    def __init__(self, door: WorkerDoor) -> None:
+        """Connects nowhere."""
+
     def agent(self) -> "Agent | None":
         """Returns what leads the conversations of rollouts that use it; None where the agent of their options does."""
         return None
@@ -207,6 +211,8 @@ class WorkerCapability:
     name: ClassVar[str]
     plugins: ClassVar[Mapping[str, Registry[Any]]] = MappingProxyType({})
     """Plug-ins that it brings to workers, by their kind (`PluginKind` in `common`)."""
+    opened: ClassVar[type[OpenCapability]]
+    """Its part of a process."""
     tasks: ClassVar[Sequence[str]] = ()
     """The names of the tasks that its part of a process does."""
 
@@ -214,8 +220,8 @@ class WorkerCapability:
         """Registers plug-ins that the operator's settings name, when a process starts; those of packages are there."""
 
     def open(self, door: WorkerDoor) -> OpenCapability:
-        """Makes its part of a process; connects nowhere."""
-        raise NotImplementedError
+        """Makes its part of a process."""
+        return self.opened(door)
 
     def replayed(self, parts: PolicyParts) -> Policy | None:
         """Makes the policy of a rollout that is run again from its record; None where it was sampled by another."""

@@ -87,31 +87,23 @@ class RolloutStop:
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
         self._cleared = False
-        self._stays = False
+        self.stays = False
+        """Whether it passes all borders."""
 
     def clear_suspect(self) -> None:
         """Stops this rollout, and no other, at its next border."""
         self._cleared = True
 
-    @property
-    def stays(self) -> bool:
-        """Whether it passes all borders."""
-        return self._stays
-
-    def stay(self) -> None:
-        """Makes this rollout pass all borders from now on."""
-        self._stays = True
-
     async def pause(self, seconds: float) -> None:
         """Waits at a border; raises as `check`, and `Drained` as soon as the drain begins."""
-        if self._stays:
+        if self.stays:
             await asyncio.sleep(seconds)
         else:
             await self._drain.pause(seconds)
 
     def check(self) -> None:
         """Marks a border."""
-        if self._stays:
+        if self.stays:
             return
         if self._drain.begun:
             raise Drained

@@ -130,8 +130,10 @@ class Child:
         self._process: Started | None = None
         self._log_start = 0
         self._end = ""
-        self._exit_code: int | None = None
-        self._worker_id: str | None = None
+        self.exit_code: int | None = None
+        """How its last process ended: the exit code, or minus the signal; None if none has ended."""
+        self.worker_id: str | None = None
+        """The id of the worker that runs or ran last; None for other processes."""
         self._stop_signal = signal.SIGTERM
         self._stopping = threading.Event()
         self._spawned = threading.Event()
@@ -158,16 +160,6 @@ class Child:
     def ended(self) -> bool:
         """Whether it has ended for good: it was stopped, ended before it was ready, or refused to start."""
         return not self._thread.is_alive()
-
-    @property
-    def exit_code(self) -> int | None:
-        """How its last process ended: the exit code, or minus the signal; None if none has ended."""
-        return self._exit_code
-
-    @property
-    def worker_id(self) -> str | None:
-        """The id of the worker that runs or ran last; None for other processes."""
-        return self._worker_id
 
     def now_ready(self) -> None:
         """Ends the starting phase: from now on a process that ends is started again."""
@@ -214,7 +206,7 @@ class Child:
             how = self._run_once()
             if self._stopping.is_set() or not self._steady.is_set():
                 return
-            if crashes == 0 and self._exit_code is not None and self._exit_code == self.spec.refusal:
+            if crashes == 0 and self.exit_code is not None and self.exit_code == self.spec.refusal:
                 return
             if time.monotonic() - started > STEADY_SECONDS:
                 crashes = 0
@@ -240,12 +232,12 @@ class Child:
         # A stop that came while the process was being started could not send its signal.
         if self._stopping.is_set():
             self.send(self._stop_signal)
-        self._exit_code = code = self._process.wait()
+        self.exit_code = code = self._process.wait()
         self._end = _exit_text(code)
-        if self.spec.obituaries is not None and self._worker_id is not None:
+        if self.spec.obituaries is not None and self.worker_id is not None:
             stopping = self._stopping.is_set()
             self.spec.obituaries.report(
-                self._worker_id,
+                self.worker_id,
                 code,
                 told_to_stop=stopping,
                 killed_by_us=stopping and self._stop_signal == signal.SIGKILL,
@@ -256,7 +248,7 @@ class Child:
         identity: list[str] = []
         if self.spec.obituaries is not None:
             # New at each start, so that a worker is never taken for the one that died before it.
-            self._worker_id, identity = self.spec.obituaries.name_worker()
+            self.worker_id, identity = self.spec.obituaries.name_worker()
         if self.spec.fork_server is not None:
             with contextlib.suppress(OSError):
                 return self.spec.fork_server.start(identity)

@@ -40,7 +40,8 @@ try:
         TypedTextChanged,
     )
     from rolloutpool_common.rendering.loading import TINY, load_tokenizer
-    from rolloutpool_common.rendering.parsing import ParsedTurn, TurnParser
+    from rolloutpool_common.rendering.parsing.found import ParsedTurn
+    from rolloutpool_common.rendering.parsing.turn_parser import TurnParser
     from rolloutpool_common.rendering.rerender import RerenderCounter, rerender
     from rolloutpool_common.rendering.tokenizer import ChatTokenizer, RenderedConversation
     from rolloutpool_common.rendering.turn_end import SAMPLED_TAIL

@@ -40,7 +40,7 @@ from rolloutpool_common.rendering.errors import (
     TurnEndNotFound,
     TypedTextChanged,
 )
-from rolloutpool_common.rendering.proof import NewMessage, TurnShape
+from rolloutpool_common.rendering.proof.claims import NewMessage, TurnShape
 from rolloutpool_common.rendering.sentinel import Asked, Continuation, forms
 from rolloutpool_common.rendering.template import Message, Template
 from rolloutpool_common.rendering.turn_end import Sampled, TurnEnd, shared_length

@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 from cachetools import LRUCache
 
 from rolloutpool_common.protocol.messages import text_of
-from rolloutpool_common.rendering.proof import NewMessage, Proof, TurnShape
-from rolloutpool_common.rendering.proof.claims import Joint
+from rolloutpool_common.rendering.proof.claims import Joint, NewMessage, Proof, TurnShape
 from rolloutpool_common.rendering.template import Message
 
 _log = logging.getLogger(__name__)

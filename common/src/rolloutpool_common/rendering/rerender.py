@@ -77,7 +77,7 @@ class RerenderCounter:
         self._tools = tools
         self._kwargs = template_kwargs
         self._lengths: dict[bytes, int] = {}
-        self._whole: bool | None = None if tokenizer.added_are_borders else True
+        self._whole: bool | None = None if tokenizer.codec.vocabulary.added_are_borders else True
         self._trust = tokenizer.increment_trust(tools, template_kwargs)
         self._reads_tools = tokenizer.deltas_read_tools(tools, template_kwargs)
         self._asked: int | None = None

@@ -33,8 +33,8 @@ from rolloutpool_common.rendering.codec import Codec
 from rolloutpool_common.rendering.delta import Cut, Delta, DeltaRule, Form
 from rolloutpool_common.rendering.doubts import Doubts, Shape, Use, name_of
 from rolloutpool_common.rendering.errors import HistoryRewritten, RenderFailed, TemplateRefused
-from rolloutpool_common.rendering.proof import NewMessage, Proof, Source, TurnShape, prove
-from rolloutpool_common.rendering.proof.claims import Joint
+from rolloutpool_common.rendering.proof.claims import Joint, NewMessage, Proof, Source, TurnShape
+from rolloutpool_common.rendering.proof.prover import prove
 from rolloutpool_common.rendering.render_clock import one_time
 from rolloutpool_common.rendering.sentinel import Continuation, new_messages_of
 from rolloutpool_common.rendering.template import Message, Template, Tools, normalise

@@ -27,7 +27,7 @@ from rolloutpool_common.rendering.delta import Delta, Placement
 from rolloutpool_common.rendering.doubts import Doubts
 from rolloutpool_common.rendering.errors import TemplateRefused
 from rolloutpool_common.rendering.increments import IncrementTrust
-from rolloutpool_common.rendering.proof import Proof
+from rolloutpool_common.rendering.proof.claims import Proof
 from rolloutpool_common.rendering.render_budget import SECONDS, RenderBudget
 from rolloutpool_common.rendering.sentinel import Continuation
 from rolloutpool_common.rendering.short_cuts import DeltaRenderer, arguments_key
@@ -92,17 +92,19 @@ class ChatTokenizer:
         """As it was loaded: the rollouts' `tokenizer_name`."""
         self.revision = loaded.revision
         self.fingerprint = loaded.fingerprint
-        self._chat = chat
+        self.reference = chat
+        """The tokenizer of transformers, as a trainer uses it that knows nothing of the pool; for checks."""
         budget = RenderBudget(loaded.name, render_seconds)
         sources = list(t.values()) if isinstance(t := chat.chat_template, dict) else [t]
         self._templates = {source: Template(chat, source, budget) for source in sources}
         self._only: str | None = sources[0] if len(sources) == 1 else None
         written = "\n".join(text for t in self._templates.values() for text in (t.source, *written_texts(t)))
-        self._written, self._codec = written, Codec(loaded.backend, written)
-        control = self._codec.control_ids
-        own_stops = (self._codec.control_strings.get(token_id) for token_id in loaded.stop_ids)
+        self._written, self.codec = written, Codec(loaded.backend, written)
+        """`codec` is for the other modules of this folder."""
+        control = self.codec.control_ids
+        own_stops = (self.codec.control_strings.get(token_id) for token_id in loaded.stop_ids)
         stops = frozenset(text for text in (*_STOPS, chat.eos_token, *own_stops) if text in control)
-        ends = {source: find_answer_end(t, self._codec.pattern, stops) for source, t in self._templates.items()}
+        ends = {source: find_answer_end(t, self.codec.pattern, stops) for source, t in self._templates.items()}
         self.close_token = ends[self._template(None).source].close
         """The control string that ends an assistant message; None where the template writes none."""
         self.close_id = control.get(self.close_token) if self.close_token else None
@@ -118,25 +120,15 @@ class ChatTokenizer:
         """Counts the ids of a text; the lengths of the last 512 texts are remembered."""
         self._deltas = {
             source: DeltaRenderer(
-                t, self._codec, TurnEnd(self._codec.pattern, stops, ends[source]), loaded.fingerprint, self.doubts
+                t, self.codec, TurnEnd(self.codec.pattern, stops, ends[source]), loaded.fingerprint, self.doubts
             )
             for source, t in self._templates.items()
         }
 
     @property
-    def reference(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of transformers, as a trainer uses it that knows nothing of the pool; for checks."""
-        return self._chat
-
-    @property
-    def codec(self) -> Codec:
-        """For the other modules of this folder."""
-        return self._codec
-
-    @property
     def vocab_size(self) -> int:
         """One more than the largest id that can be decoded."""
-        return self._codec.vocabulary.size
+        return self.codec.vocabulary.size
 
     @property
     def prompt_vocab_size(self) -> int:
@@ -144,7 +136,7 @@ class ChatTokenizer:
 
         A model may lack the special tokens behind it: Gemma 3's text models have no id of an image.
         """
-        size, strings = self.vocab_size, self._codec.control_strings
+        size, strings = self.vocab_size, self.codec.control_strings
         while (text := strings.get(size - 1)) is not None and text not in self._written:
             size -= 1
         return size
@@ -152,23 +144,13 @@ class ChatTokenizer:
     @property
     def control_ids(self) -> frozenset[int]:
         """Ids that only the template and the policy may produce."""
-        return frozenset(self._codec.control_ids.values())
-
-    @property
-    def added_strings(self) -> frozenset[str]:
-        """All strings that are one id wherever they stand."""
-        return self._codec.vocabulary.added
+        return frozenset(self.codec.control_ids.values())
 
     @cached_property
     def added_pattern(self) -> re.Pattern[str]:
-        """Finds the added strings; where several begin at a place, the longest."""
-        strings = sorted(self.added_strings, key=len, reverse=True)
+        """Finds the strings that are one id wherever they stand; where several begin at a place, the longest."""
+        strings = sorted(self.codec.vocabulary.added, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, strings)) or r"(?!)")
-
-    @property
-    def added_are_borders(self) -> bool:
-        """Whether a text can be encoded piece by piece between the added strings, with the same ids."""
-        return self._codec.vocabulary.added_are_borders
 
     @property
     def closing(self) -> tuple[int, ...]:
@@ -199,7 +181,7 @@ class ChatTokenizer:
         Returns:
             Ids [T].
         """
-        return self._codec.encode(text, control=control)
+        return self.codec.encode(text, control=control)
 
     def template_words(self, tools: Tools | None) -> tuple[str, ...]:
         """Literals that the template looks for in texts, such as `/no_think`."""
@@ -217,7 +199,7 @@ class ChatTokenizer:
                 trust = self._trusts[key] = IncrementTrust(
                     self.name,
                     lambda shape: renderer.proof(shape, kwargs),
-                    self._codec.pattern,
+                    self.codec.pattern,
                     template.words,
                     tools=reads_tools,
                 )
@@ -225,7 +207,7 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of the ids, special tokens included, nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
-        return self._codec.decode(ids)
+        return self.codec.decode(ids)
 
     def render_prompt(
         self,
@@ -247,7 +229,7 @@ class ChatTokenizer:
         Raises:
             TemplateRefused: The template cannot render them, or control strings cannot be kept apart.
         """
-        return self._codec.encode_rendered(self._render(messages, tools, template_kwargs, generation_prompt=True))
+        return self.codec.encode_rendered(self._render(messages, tools, template_kwargs, generation_prompt=True))
 
     def render_text(
         self,
@@ -285,13 +267,11 @@ class ChatTokenizer:
         """
         marked = self._render(messages, tools, template_kwargs, generation_prompt=False)
         text = "".join(piece for piece, _ in split_marks(marked))
-        return RenderedConversation(
-            text, tuple(self._codec.encode_rendered(marked)), tuple(self._codec.offsets(marked))
-        )
+        return RenderedConversation(text, tuple(self.codec.encode_rendered(marked)), tuple(self.codec.offsets(marked)))
 
     def token_id(self, piece: str) -> int | None:
         """The id of a piece as the vocabulary spells it (`\u0120hello`, `<|im_end|>`); None if there is none."""
-        return self._codec.token_id(piece)
+        return self.codec.token_id(piece)
 
     def deltas_read_tools(self, tools: Tools | None, template_kwargs: Mapping[str, Any] | None) -> bool:
         """Whether deltas depend on the tools that the policy was shown, so that it matters which these are."""
@@ -365,7 +345,7 @@ class ChatTokenizer:
         generation_prompt: bool,
     ) -> str:
         """Renders a conversation with typed control strings marked."""
-        template, escaper, shown = self._template(tools), self._codec.escaper, list(tools or ())
+        template, escaper, shown = self._template(tools), self.codec.escaper, list(tools or ())
         normal = normalise(messages)
 
         def mark(edges: bool) -> list[list[dict[str, Any]]]:
@@ -390,4 +370,4 @@ class ChatTokenizer:
         if self._only is not None:
             return self._only  # each delta asks
         shown = [dict(tool) for tool in tools or ()] or None
-        return str(self._chat.get_chat_template(tools=shown))
+        return str(self.reference.get_chat_template(tools=shown))

@@ -77,7 +77,8 @@ class Lifeline:
         self._connection: Any = self._make(protocol=3)
         self._speaker: Any = self._connection
         """The connection for beats and questions."""
-        self._seen = False
+        self.seen = False
+        """Whether the last self-test found this process subscribed, so that its absence would mean something."""
         self._tested = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lifeline", daemon=True)
@@ -94,11 +95,6 @@ class Lifeline:
             protocol=protocol,
         )
         return pool.make_connection()
-
-    @property
-    def seen(self) -> bool:
-        """Whether the last self-test found this process subscribed, so that its absence would mean something."""
-        return self._seen
 
     @property
     def tested(self) -> bool:
@@ -157,7 +153,7 @@ class Lifeline:
             # Nothing is published on the channel: what can be read before the next beat is the connection's end.
             if self._can_read(pause):
                 self._connection.read_response(push_request=True)
-            if subscribed and not self._seen and time.monotonic() - tested > TEST_AGAIN_SECONDS:
+            if subscribed and not self.seen and time.monotonic() - tested > TEST_AGAIN_SECONDS:
                 self._test()
                 tested = time.monotonic()
 
@@ -182,7 +178,7 @@ class Lifeline:
             self._connection.read_response(push_request=True)
         except ResponseError:
             # An ACL forbids the channel, so this process can't be seen. Of a broken connection that is not known.
-            self._seen = False
+            self.seen = False
             self._tested.set()
             return False
         self._test()
@@ -233,9 +229,9 @@ class Lifeline:
         """Asks whether the channel has a subscriber."""
         try:
             _, subscribers = self._ask("PUBSUB", "NUMSUB", self._channel)
-            self._seen = int(subscribers) > 0
+            self.seen = int(subscribers) > 0
         except ResponseError:
-            self._seen = False
+            self.seen = False
         self._tested.set()
 
     def _disconnect(self) -> None:

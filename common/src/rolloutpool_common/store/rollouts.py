@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import orjson
+
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import FinishReason, RolloutEnd, RolloutStatus
 from rolloutpool_common.protocol.journal import JournalRecord, parse_record
@@ -34,7 +36,7 @@ from rolloutpool_common.store.answers import named
 from rolloutpool_common.store.claims import Claim, ClaimRefused, read_claim
 from rolloutpool_common.store.connection import Connection
 from rolloutpool_common.store.errors import ClaimLost, StoreError, store_errors
-from rolloutpool_common.store.outside_ends import outside_result
+from rolloutpool_common.store.outside_ends import OpenRollout, outside_result
 from rolloutpool_common.store.pool_waits import PoolWaits
 from rolloutpool_common.store.records import (
     compress,
@@ -42,12 +44,13 @@ from rolloutpool_common.store.records import (
     finish_fields,
     journal_text,
     journal_texts,
+    merge_fields,
     read_end,
 )
-from rolloutpool_common.store.rollout_view import read_view
 from rolloutpool_common.store.rows import row_of
 from rolloutpool_common.store.store_call import StoreCall
 from rolloutpool_common.store.v1_answers import V1End
+from rolloutpool_common.store.waits import is_queued, run_wait, status_of
 
 PRECANCEL_SECONDS = 600
 """How long a cancel that came before its submit is remembered."""
@@ -299,8 +302,42 @@ class Rollouts:
         return replace(claim, journal_length=0, clean=True)
 
     async def view(self, uid: str, owner: str | None) -> RolloutView | None:
-        """Reads a rollout's state, and its result once it has ended; `rollout_view.read_view` says how."""
-        return await read_view(self._connection, self._pool, uid, owner)
+        """Reads a rollout's state, and its result once it has ended."""
+        if (split := keys.split_uid(uid)) is None:
+            return None
+        batch_id, index = split
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(keys.batch(batch_id), "owner", "shared", "run")
+            pipe.hget(keys.batch(batch_id, "items"), str(index))
+            pipe.hmget(keys.rollout(uid), "status", "attempt", "worker", "turns", "waits", "stage")
+            pipe.hget(keys.batch(batch_id, "groups"), str(index))
+            pipe.get(keys.rollout(uid, "result"))
+            # Last: were it read before the rest, a deletion could begin in between, and what ended would look fresh.
+            pipe.hexists(keys.batch(batch_id), "deleting")
+            (owned_by, shared, run), own, states, group, result, deleting = await pipe.execute()
+        state, attempt, worker, turns, note, stage = states
+        if owned_by is None or owner not in (None, owned_by.decode()) or own is None or deleting:
+            return None
+        waiting = None
+        if result is None:
+            fields = merge_fields(shared, own, uid=uid)
+            found = await self._pool.look() if is_queued(state) else None
+            rollout = OpenRollout(batch_id, index, fields, group, state, attempt, worker, note, stage)
+            waiting = rollout.wait(found, await run_wait(self._connection, run))
+        return RolloutView(
+            uid=uid,
+            rollout_id=orjson.loads(own).get("rollout_id", uid),
+            batch_id=batch_id,
+            index=index,
+            group=group.decode() if group is not None else None,
+            status=status_of(state, stage),
+            attempt=int(attempt or 0),
+            worker=worker.decode() if worker is not None else None,
+            turns=int(turns or 0),
+            waiting=waiting,
+            result=orjson.loads(expand(result)) if result is not None else None,
+        )
 
     async def result(self, uid: str) -> bytes | None:
         """Returns the result as JSON; None while the rollout has not ended."""

@@ -1,7 +1,32 @@
-"""Strays: accepted rollouts that are in no place, so that nobody would ever run or end them (`places.py`).
+"""Strays: accepted rollouts that are in no place, so that nobody would ever run or end them.
 
-There should be none. Where two mechanisms meet that are each right alone there may be one all the same: it is found,
-put back, counted (`rolloutpool_strays_total`), and alerted about.
+Each open rollout has exactly one owner of its next step. Without one it would be accepted and never end; with two it
+would be sampled twice. This is the table of both rules; the store's state machine checks it after every step.
+
+| place | it is there when | its next step is done by |
+|---|---|---|
+| `running` | a listed worker holds its claim | that worker; if it dies, the reconciler |
+| `suspects` | it may have killed its workers | the next isolated worker (`trials.py`) |
+| `delayed` | it may run again at a time to come | the reconciler (`requeue.lua`) |
+| `published` | its ticket is in the broker | the worker that gets it; if it was lost, `Outbox.lost` |
+| `outbox` | one of its batch's outboxes has it, and batch and run stand in line | who reserves next (`reserve.lua`) |
+| `held` | its conversation is complete, and its group's is not | the last of its group; or the reconciler, later |
+| `cancelling` | its batch is being cancelled | who cancels; if that process dies, the reconciler |
+| `overdue` | its deadline has passed | the reconciler |
+| `precancelled` | it was cancelled before it was submitted | who submits it; if that process dies, the reconciler |
+
+What may stand together:
+
+1. Of `running`, `suspects`, `delayed`, `published` and `held` at most one.
+2. `outbox` may stand beside each of them. It is then a second entry, from a ticket that was published twice, and is
+   dropped when its turn comes (`reserve.lua`): who has the rollout puts it back if need be.
+3. The last three end a rollout wherever it is, so they may stand beside all others, and alone.
+
+A rollout that is graded is `running` or waits like any other. The leader of a group waits like any other as well, and
+is not `held`.
+
+There should be no strays. Where two mechanisms meet that are each right alone there may be one all the same: it is
+found, put back, counted (`rolloutpool_strays_total`), and alerted about.
 
 1. Every `AUDIT_SECONDS` the reconciler counts, batch by batch, what is open, and what stands in all places. It reads
    the places in the order in which rollouts pass through them, and then how many are open: what moves on meanwhile is

@@ -127,7 +127,7 @@ def test_long_text_is_encoded_alike(tiny: ChatTokenizer, length: int) -> None:
 def test_long_text_is_encoded_alike_by_real_tokenizers(name: str) -> None:
     tokenizer = real_tokenizer(name)
     text = " two  spaces, naïve 漢字 🙂\n{'a': 1.5}\r\n" * 400
-    expected = [*tokenizer._codec._backend.encode(text, add_special_tokens=False).ids]
+    expected = [*tokenizer.codec._backend.encode(text, add_special_tokens=False).ids]
     assert tokenizer.encode(text) == expected
 
 
@@ -209,7 +209,8 @@ def test_typed_control_strings_are_encoded_as_transformers_sanitises_them(name: 
     tokenizer = real_tokenizer(name)
     theirs = chat(real_directory(name))
     # Where the bare model knows a control string as a whole, transformers' own sanitising lets it through.
-    leaks = theirs(sorted(tokenizer.added_strings), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    added = sorted(tokenizer.codec.vocabulary.added)
+    leaks = theirs(added, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     leaked = {i for ids in leaks for i in ids if len(ids) == 1}
     strings = sorted(tokenizer.decode([i]) for i in tokenizer.control_ids - leaked)[:200]
 

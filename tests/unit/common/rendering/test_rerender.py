@@ -38,7 +38,7 @@ def test_added_tokens_that_are_no_borders(tmp_path: Path, flag: str) -> None:
     source["normalizer"] = {"type": "NFC"}
     file.write_text(json.dumps(source), encoding="utf-8")
     tokenizer = load_tokenizer(str(tmp_path))
-    assert not tokenizer.added_are_borders
+    assert not tokenizer.codec.vocabulary.added_are_borders
     assert counted(tokenizer) == rendered(tokenizer)
 
 
@@ -46,7 +46,7 @@ def test_text_behind_an_added_token_is_no_beginning(tmp_path: Path) -> None:
     """A template that writes no added token shows nothing at its first prompt; one that was typed comes later."""
     models = {name: directory for name, directory, *_ in lay_out_models(tmp_path)}
     tokenizer = load_tokenizer(str(models["family:metaspace_first_separated"]))
-    assert not tokenizer.added_are_borders
+    assert not tokenizer.codec.vocabulary.added_are_borders
     assert counted(tokenizer) == rendered(tokenizer)
 
 

@@ -14,11 +14,10 @@ from rolloutpool_common.rendering import (
     HistoryRewritten,
     RenderFailed,
     TurnEndNotFound,
-    proof,
 )
 from rolloutpool_common.rendering.delta import DeltaRule
-from rolloutpool_common.rendering.proof import Proof
-from rolloutpool_common.rendering.proof.claims import Joint
+from rolloutpool_common.rendering.proof import prover
+from rolloutpool_common.rendering.proof.claims import Joint, Proof
 from rolloutpool_common.rendering.short_cuts import SHORT_CHARACTERS, SHORT_MESSAGES
 
 QUIET = LOOP + "{% if '/quiet' in messages[-1].content %}{{ '<|im_start|>assistant\nshh' }}{% else %}" + GENERATION
@@ -250,7 +249,7 @@ def test_the_template_is_read_for_a_shape_that_comes_again(
 
     def prove(*arguments: Any, **options: Any) -> Proof:
         proved.append(len(made))
-        return proof.prove(*arguments, **options)
+        return prover.prove(*arguments, **options)
 
     monkeypatch.setattr("rolloutpool_common.rendering.short_cuts.prove", prove)
     tokenizer = make_tokenizer(LOOP + GENERATION)

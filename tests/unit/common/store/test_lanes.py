@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeRedis, FakeServer
 from tests.support.batches import OWNER, announce, beat, claim, new_batch, status_of, submit, view_of
-from tests.support.places import places_of
+from tests.support.places import Place, places_of
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import Priority
@@ -15,7 +15,6 @@ from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import ClaimRefused, Store, Ticket, keys, pool_waits
 from rolloutpool_common.store.outbox import PER_WORKER
-from rolloutpool_common.store.places import Place
 
 MAZE: dict[str, Any] = {"environment": {"name": "maze"}}
 MAZE_OFFER = digest_of(spell(["environment:maze", RELEASE]))

@@ -22,13 +22,11 @@ from rolloutpool_common.protocol.groups import GroupVerdict
 from rolloutpool_common.protocol.messages import Message
 from rolloutpool_trainer import errors
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
-from rolloutpool_trainer.client.aio_batch import AsyncBatch
-from rolloutpool_trainer.client.aio_group import AsyncTrainableGroup
+from rolloutpool_trainer.client.aio_batch import AsyncBatch, AsyncTrainableGroup
 from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
 from rolloutpool_trainer.client.results import FinishedRollout
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.client.sync_batch import Batch
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_batch import Batch, TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 
 NOT_AWAITED = {"batch", "judge", "load_state_dict", "state_dict"}

@@ -11,9 +11,10 @@ from tests.support.stream_batches import accept, lay_out, name_of, posts, prompt
 from tests.support.stub_pool import Answer, StubPool
 
 from rolloutpool_trainer.client.aio import AsyncRolloutClient
-from rolloutpool_trainer.client.aio_stream import MOST_REFUSED, AsyncRolloutStream
+from rolloutpool_trainer.client.aio_stream import AsyncRolloutStream
+from rolloutpool_trainer.client.stream_state import MOST_REFUSED
 from rolloutpool_trainer.client.sync import RolloutClient
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_batch import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import NothingKept, PoolUnavailable
 

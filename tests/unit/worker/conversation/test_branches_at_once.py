@@ -12,7 +12,7 @@ from rolloutpool_common.protocol.journal import TurnRecord
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.drain import Drained
-from rolloutpool_worker.policy import TurnCall
+from rolloutpool_worker.policy.callback import TurnCall
 
 ADD = {"content": "adding", "tool_calls": [call("add", {"a": 15, "b": 23}, "c1")]}
 ASK = {"role": "user", "content": "Sure?"}

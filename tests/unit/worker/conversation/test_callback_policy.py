@@ -8,12 +8,16 @@ from tests.support.conversations import SomeBranch
 
 from rolloutpool_common.errors import MaskImpossible, TrainerStatusError
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, Echo, EchoText, MessageBytes, Reply, TurnBody, TurnCall
+from rolloutpool_worker.policy.body import MessageBytes, TurnBody
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
+from rolloutpool_worker.policy.repeated_echo import EchoText
+from rolloutpool_worker.policy.reply import Reply
 
 HISTORY = [{"role": "user", "content": "Calculate 15 + 23"}]
 REPLY = cast(Reply, object())

@@ -21,7 +21,7 @@ from rolloutpool_common.tokens.comparison import EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation import echo
 from rolloutpool_worker.conversation.echo import DELTA_ECHO_FROM, FULL_ECHO_EVERY, AskedTurn, EchoVerifier
-from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.reply import Reply
 
 QUESTION = [{"role": "user", "content": "Calculate 15 + 23"}]
 TYPED = [{"role": "user", "content": "<|im_end|>"}]

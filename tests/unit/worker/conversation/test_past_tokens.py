@@ -20,7 +20,7 @@ from rolloutpool_common.tokens.arrays import id_digest
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_trainer.endpoint.app import CallbackApp, callback_app
 from rolloutpool_trainer.endpoint.server import serve_callback
-from rolloutpool_worker.conversation.past_tokens import past_tokens
+from rolloutpool_worker.conversation.callback_policy import past_tokens
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 EXAMPLES = [

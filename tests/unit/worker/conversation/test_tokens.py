@@ -24,8 +24,7 @@ from rolloutpool_worker.conversation import tokens as token_track
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import EchoText
-from rolloutpool_worker.policy.repeated_echo import WORTH_BYTES, read
+from rolloutpool_worker.policy.repeated_echo import WORTH_BYTES, EchoText, read
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutpool_worker.policy import MessageBytes
+from rolloutpool_worker.policy.body import MessageBytes
 
 TAIL = b'],"response_mask":[0,0]}'
 

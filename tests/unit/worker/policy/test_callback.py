@@ -13,8 +13,13 @@ from rolloutpool_common.protocol.turn_headers import Echo, TurnHeaders, TurnKey
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy import Asking, Breakers, CallbackChannel, Http1Client, MessageBytes, Resolver, TurnCall
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.body import MessageBytes
+from rolloutpool_worker.policy.breaker import Breakers
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
 from rolloutpool_worker.policy.endpoint import ReplyLimits
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
 
 MESSAGES = [{"role": "user", "content": "Calculate 5 + 3"}]
 

@@ -14,7 +14,8 @@ from tests.support.raw_server import answering
 from tests.support.turn_clients import KINDS, asking
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import Http1Client, Resolver
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
 
 OK = b"HTTP/1.1 200 OK\r\n"
 BODY = b'{"a": 1}'

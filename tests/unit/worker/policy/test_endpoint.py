@@ -21,10 +21,11 @@ from rolloutpool_common.protocol.options import RolloutSpec
 from rolloutpool_common.rendering import ChatTokenizer
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
-from rolloutpool_worker.policy import Breakers, Resolver, TrainerDown, TurnClient
-from rolloutpool_worker.policy.breaker import FAILURES
+from rolloutpool_worker.policy.breaker import FAILURES, Breakers, TrainerDown
 from rolloutpool_worker.policy.endpoint import ReplyLimits, TrainerEndpoint, origin_of
 from rolloutpool_worker.policy.idempotence import IdempotentTrainers
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.turn_client import TurnClient
 
 WHERE, PATH = "turn 1", "/v1/chat/completions"
 LARGEST = ReplyLimits(1000)

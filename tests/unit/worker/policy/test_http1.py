@@ -8,7 +8,9 @@ import pytest
 from tests.support.raw_server import answering
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import Http1Client, Resolver, http1
+from rolloutpool_worker.policy import http1
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -11,8 +11,9 @@ import pytest
 from tests.support.raw_server import answering
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver
 from rolloutpool_worker.policy.keepalive import IDLE_SECONDS, INTERVAL_SECONDS, PROBES, open_socket
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 
 def _connected_to(port: int) -> Iterator[socket.socket]:

@@ -22,7 +22,7 @@ from rolloutpool_common.store import Claim, ClaimLost, ClaimRefused, StoreUnavai
 from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.ending import Action, Decision, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import TrainerDown
 from rolloutpool_worker.rollout.decision import AttemptState, decide
 from rolloutpool_worker.rollout.deferral import DEFERRED_SECONDS, NeedsMissing
 

@@ -11,7 +11,7 @@ from rolloutpool_common.errors import EnvironmentFault, TrainerUnreachable
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.waiting import WaitsFor
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import TrainerDown
 from rolloutpool_worker.rollout.deferral import NeedsMissing, lacks, note_deferral
 
 

@@ -27,8 +27,8 @@ from rolloutpool_common.store.records import compress
 from rolloutpool_common.tokens.arrays import unpack
 from rolloutpool_worker.agents.tool_calls import AGENTS
 from rolloutpool_worker.conversation.conversation import Conversation
-from rolloutpool_worker.rollout import record
-from rolloutpool_worker.rollout.record import KEPT_OPTIONS, MOST_SNAPSHOTS, without_old_snapshots
+from rolloutpool_worker.rollout import outcome
+from rolloutpool_worker.rollout.outcome import KEPT_OPTIONS, MOST_SNAPSHOTS, without_old_snapshots
 
 KEY = "a very secret key"
 OPTIONS = {"max_turns": 64, "max_tokens_total": 100_000, "sampling_params": {"temperature": 0.7, "top_k": 5}}
@@ -48,7 +48,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
         found.append((list(records), submitted))
         return keep_journal(records, submitted, result)
 
-    monkeypatch.setattr(record, "keep_journal", keep)
+    monkeypatch.setattr(outcome, "keep_journal", keep)
     return found
 
 

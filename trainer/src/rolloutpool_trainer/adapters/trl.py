@@ -23,7 +23,7 @@ from rolloutpool_rl.export import trl_async_samples, trl_columns
 from rolloutpool_trainer.adapters.driver import PoolDriver, conversation
 from rolloutpool_trainer.adapters.installed import needing
 from rolloutpool_trainer.client.results import FinishedRollout
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.sync_batch import TrainableGroup
 from rolloutpool_trainer.client.sync_stream import RolloutStream
 from rolloutpool_trainer.errors import TrainerError
 

@@ -11,7 +11,7 @@
 3. Failures of the infrastructure, and rollouts that expired, can be run again: `SelectedGroup.refillable`.
 4. `SelectedGroup.judge` says whether the group as a whole can be used.
 
-What trainers get are the `TrainableGroup`s of `sync_group`, or those of `aio_group`: selected groups that know their
+What trainers get are the `TrainableGroup`s of `sync_batch`, or those of `aio_batch`: selected groups that know their
 client, so that they can be annotated.
 """
 

@@ -1,6 +1,5 @@
 """Says what a batch was submitted with, so that some of its rollouts can be submitted again."""
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,15 +38,3 @@ class Submission:
         """Of each item, the index of its first rollout."""
         sizes = (item.n if isinstance(item, RolloutItem) else int(item.get("n", 1)) for item in self.rollouts)
         return [0, *accumulate(sizes)][: len(self.rollouts)]
-
-
-def refill_key(batch_id: str, uids: Sequence[str], attempt: int) -> str:
-    """Makes the idempotency key of a refill, so that a trainer that starts again does not run it twice.
-
-    Args:
-        batch_id: Of the first batch.
-        uids: Of the rollouts that are run again.
-        attempt: How often this group was refilled, from 1.
-    """
-    digest = hashlib.blake2b("\n".join(uids).encode(), digest_size=12).hexdigest()
-    return f"refill/{batch_id}/{attempt}/{digest}"

@@ -1,54 +1,40 @@
-"""A batch that blocks. Generated from `aio_batch.py` by `make generate`; edit that file, not this one."""
+"""A batch and its groups that block. Generated from `aio_batch.py` by `make generate`; edit that file, not this one."""
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
-from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchAccepted, BatchPurged, BatchState, BatchStatus
 from rolloutpool_common.protocol.groups import Group
 from rolloutpool_common.protocol.rows import SummaryItem
 from rolloutpool_trainer.client import calls, views
-from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, GroupUse, select
+from rolloutpool_trainer.client.doors import SyncDoor
+from rolloutpool_trainer.client.groups import Drop, FinishedGroup, GroupCollector, SelectedGroup, select
 from rolloutpool_trainer.client.lease_renewal import LeaseRenewal
 from rolloutpool_trainer.client.progress import BatchProgress
+from rolloutpool_trainer.client.refills import GroupRefill, GroupSampling
 from rolloutpool_trainer.client.results import FinishedRollout, ResultStream, SummaryStream
 from rolloutpool_trainer.client.retry import status_delays
 from rolloutpool_trainer.client.silence import Silence
-from rolloutpool_trainer.client.submission import Submission, refill_key
-from rolloutpool_trainer.client.sync_door import SyncDoor
-from rolloutpool_trainer.client.sync_group import TrainableGroup
+from rolloutpool_trainer.client.submission import Submission
 from rolloutpool_trainer.client.tally import BatchTally
-from rolloutpool_trainer.composition import SyncBatchParts
-from rolloutpool_trainer.errors import IdempotencyConflict, NotFound, RefillImpossible
+from rolloutpool_trainer.composition import SyncBatchParts, SyncGroupParts
+from rolloutpool_trainer.errors import IdempotencyConflict, NotFound
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampling:
-    """A group as it was sampled, for the first time or again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainableGroup(SyncGroupParts, SelectedGroup):
+    """A finished group, as it is trained: `rollouts`, and what was left out."""
 
-    first: tuple[FinishedRollout, ...]
-    """All its rollouts of the batch itself."""
-    group: TrainableGroup
-    """What of it can be trained now."""
-    submission: Submission | None
-    """That of the rollouts which were sampled last."""
-    attempt: int = 0
-    """How often it was sampled again."""
+    _client: SyncDoor = field(repr=False, compare=False)
 
-
-@dataclass(frozen=True, slots=True)
-class _Refill:
-    """Rollouts of a group that run again."""
-
-    before: _Sampling
-    """Its `group` has what stays of it."""
-    batch: "Batch"
-    submission: Submission
-    """That of `batch`."""
+    @classmethod
+    def of(cls, group: SelectedGroup, client: SyncDoor) -> Self:
+        """Makes a group of what was selected."""
+        return cls(**{part.name: getattr(group, part.name) for part in fields(SelectedGroup)}, _client=client)
 
 
 class Batch(SyncBatchParts):
@@ -147,22 +133,29 @@ class Batch(SyncBatchParts):
             RefillImpossible: A group has to be refilled, and the batch was not submitted by this object's client.
             TypeError: `keep` returned None.
         """
-        refills: deque[_Refill] = deque()
-        for finished in self.groups_as_completed():
-            group = TrainableGroup.of(select(finished.rollouts, drop), self._client)
-            sampling = _Sampling(finished.rollouts, group, self._submission)
+        refills: deque[tuple[GroupRefill, Batch]] = deque()
+
+        def judged(sampling: GroupSampling) -> TrainableGroup | None:
+            """Returns the group where it can be used, and runs what may mend it."""
+            group = TrainableGroup.of(sampling.group, self._client)
             verdict = group.judge(min_usable, keep)
-            if (again := self._refill(sampling, verdict, refill)) is not None:
-                refills.append(again)
-            elif self._tally.add_group(group, verdict):
+            if (again := sampling.refill(verdict, self._submission, refill)) is not None:
+                refills.append((again, self._submit_again(again)))
+                return None
+            return group if self._tally.add_group(group, verdict) else None
+
+        for finished in self.groups_as_completed():
+            sampling = GroupSampling(finished.rollouts, select(finished.rollouts, drop), self._submission)
+            if (group := judged(sampling)) is not None:
                 yield group
         while refills:
-            sampling = self._refilled(refills.popleft(), drop)
-            verdict = sampling.group.judge(min_usable, keep)
-            if (again := self._refill(sampling, verdict, refill)) is not None:
-                refills.append(again)
-            elif self._tally.add_group(sampling.group, verdict):
-                yield sampling.group
+            again, batch = refills.popleft()
+            results = []
+            for result in batch.results():
+                self._tally.add(result)
+                results.append(result)
+            if (group := judged(again.ended(results, drop))) is not None:
+                yield group
 
     @property
     def dropped(self) -> Counter[str]:
@@ -257,45 +250,17 @@ class Batch(SyncBatchParts):
             time.sleep(delay)
         raise TimeoutError(f"batch {self.batch_id} has not ended within {timeout:g} s")
 
-    def _refill(self, sampling: _Sampling, verdict: GroupUse, most: int) -> _Refill | None:
-        """Runs rollouts of a group again, where that may mend it and it was done less than `most` times."""
-        group, submission, again = sampling.group, sampling.submission, sampling.group.refillable
-        if verdict is GroupUse.REFUSED:
-            # Their indexes are those of this batch, whatever ran again since.
-            submission, again = self._submission, sampling.first
-            dropped = dict(Counter(group.dropped) + Counter({verdict: len(group.rollouts)}))
-            group = replace(group, rollouts=(), dropped=dropped)
-        # Where the caller has cancelled the batch, nobody wants others.
-        ended = verdict is GroupUse.USABLE or RolloutStatus.CANCELLED in group.dropped
-        if ended or not again or sampling.attempt >= most:
-            return None
-        if submission is None:
-            raise RefillImpossible()
-        attempt, once_more = sampling.attempt + 1, submission.again(again)
-        key = refill_key(self.batch_id, [rollout.uid for rollout in again], attempt)
+    def _submit_again(self, refill: GroupRefill) -> "Batch":
+        key, again = refill.key(self.batch_id), refill.submission
         try:
-            batch = self._client.submit(once_more.rollouts, idempotency_key=key, **once_more.options)
+            batch: Batch = self._client.submit(again.rollouts, idempotency_key=key, **again.options)
         except IdempotencyConflict:
             # A trainer that has come back with another address runs them again, as it does with whole batches.
-            batch = self._client.submit(once_more.rollouts, **once_more.options)
+            batch = self._client.submit(again.rollouts, **again.options)
         self._tally.refills.add(key)
         batch.renewal = self.renewal
         batch.renewal.open[batch.batch_id] = None
-        return _Refill(_Sampling(sampling.first, group, submission, attempt), batch, once_more)
-
-    def _refilled(self, refill: _Refill, drop: Drop | None) -> _Sampling:
-        """Waits for rollouts that run again, and puts them to what stays of their group."""
-        before = refill.before
-        rollouts = list(before.group.rollouts)
-        for result in refill.batch.results():
-            self._tally.add(result)
-            rollouts.append(result)
-        group = select(rollouts, drop)
-        # What failed before its repetition was left out too; and a rollout without a group has a new index now.
-        dropped = dict(Counter(before.group.dropped) + Counter(group.dropped))
-        group = replace(group, name=before.group.name, dropped=dropped)
-        made = TrainableGroup.of(group, self._client)
-        return _Sampling(before.first, made, refill.submission, before.attempt)
+        return batch
 
     def _total(self) -> int:
         return self.accepted.total if self.accepted else (self.status()).total

@@ -10,8 +10,8 @@ from typing import Final
 
 from rolloutpool_common.composition import COUNTED
 from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.policy_version import version_number
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
+from rolloutpool_common.tokens.versions import version_number
 from rolloutpool_trainer.client.groups import GroupUse, SelectedGroup
 
 _SPANS: Final = ("queued_ms", "tokenizer_ms", "llm_ms", "tools_ms", "total_ms")

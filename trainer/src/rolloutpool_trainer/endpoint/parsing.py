@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 
 from rolloutpool_common.protocol.messages import FunctionCall, Message, ToolCall
 from rolloutpool_common.rendering import ChatTokenizer
-from rolloutpool_common.rendering.parsing import HERMES, CallStatus, Syntax, known_syntax, without_calls
+from rolloutpool_common.rendering.parsing.found import CallStatus
+from rolloutpool_common.rendering.parsing.syntaxes import HERMES, Syntax
+from rolloutpool_common.rendering.parsing.turn_parser import known_syntax, without_calls
 from rolloutpool_common.rendering.template import Tools
 
 _log = logging.getLogger(__name__)

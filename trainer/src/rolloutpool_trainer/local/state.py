@@ -44,6 +44,16 @@ class State:
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="rolloutpool-") if path is None else None
         self.path = Path(self._temporary.name) if self._temporary else Path(path or "").expanduser().absolute()
+        self.logs = self.path / "logs"
+        """Directory of the children's logs."""
+        self.redis = self.path / "redis"
+        """Redis' working directory."""
+        self.flower_auth = self.path / "flower.auth"
+        """File with Flower's `user:password`."""
+        self.redis_url = self.path / "redis.url"
+        """File with the URL of the pool's own Redis, for further workers on this machine."""
+        self.secrets_file = self.path / "secrets.keys"
+        """File with the keys for callers' secrets, which further workers on this machine need too."""
         try:
             for directory in (self.path, self.logs, self.redis):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,31 +69,6 @@ class State:
             raise
         os.ftruncate(self.lock_fd, 0)
         os.pwrite(self.lock_fd, str(os.getpid()).encode(), 0)
-
-    @property
-    def logs(self) -> Path:
-        """Directory of the children's logs."""
-        return self.path / "logs"
-
-    @property
-    def redis(self) -> Path:
-        """Redis' working directory."""
-        return self.path / "redis"
-
-    @property
-    def flower_auth(self) -> Path:
-        """File with Flower's `user:password`."""
-        return self.path / "flower.auth"
-
-    @property
-    def redis_url(self) -> Path:
-        """File with the URL of the pool's own Redis, for further workers on this machine."""
-        return self.path / "redis.url"
-
-    @property
-    def secrets_file(self) -> Path:
-        """File with the keys for callers' secrets, which further workers on this machine need too."""
-        return self.path / "secrets.keys"
 
     def secret(self, file: Path, make: Callable[[], str]) -> str:
         """Returns the secret in a file; it is made when it is first asked for, and kept over restarts."""

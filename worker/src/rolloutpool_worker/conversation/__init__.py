@@ -5,7 +5,6 @@
 - `callback_policy` and `chat_policy` are whom a branch asks; they plan turns and open tokens.
 - `beginning` has first turns that are recorded, and says how the first own one is sampled.
 - `journal` replays what earlier attempts wrote, and makes each record durable.
-- `past_tokens` tells a restarted trainer the ids so far.
 - `history` holds the messages; `measures` sums up what a result reports.
 - `tokens` keeps the ledger; `echo` checks what the trainer reports against it.
 - `mask_plan` decides which mask lengths to try; `first_prompt` finds out what the trainer's first prompt shows.

@@ -29,7 +29,7 @@ from rolloutpool_common.protocol.journal import (
 from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_worker.conversation.history import History
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.recorded import Script
+from rolloutpool_worker.recorded.script import Script
 
 
 @dataclass(frozen=True)

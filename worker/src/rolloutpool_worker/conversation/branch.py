@@ -38,7 +38,7 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.measures import Measures
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import RolloutStop
-from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.tracing import NO_TRACE, RolloutTrace
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ A turn is planned once, journaled, and asked with the very same body by any work
 3. If the trainer refuses the first mask with 422 and the plan has a second one, that is asked next. After the last one,
    all are counted anew (`TokenTrack.replan`), and those not yet tried are asked.
 4. If the trainer says that it has forgotten the rollout's session (409 `unknown_session`), the very same turn is asked
-   once more, with the ledger's ids, from which it can prove and restore the session (`past_tokens`).
+   once more, with the ledger's ids, from which it can prove and restore the session.
 
 The first turn has no plan: its body follows from the rollout's own messages, and it has no mask. The first turn behind
 recorded ones is a first turn to its trainer, too (`beginning`), and stays one where it is recorded itself.
@@ -21,15 +21,18 @@ from dataclasses import replace
 
 from rolloutpool_common.errors import RequestChanged, TrainerStatusError
 from rolloutpool_common.process.logs import log_event
-from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION
+from rolloutpool_common.protocol.completions import RESTORE_SESSION, UNKNOWN_SESSION, PastTokens
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn
+from rolloutpool_common.tokens.ledger import TokenLedger
+from rolloutpool_common.tokens.segments import SegmentKind
 from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.mask_plan import impossible
-from rolloutpool_worker.conversation.past_tokens import past_tokens
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import CallbackChannel, Reply, TurnBody, TurnCall
+from rolloutpool_worker.policy.body import TurnBody
+from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
+from rolloutpool_worker.policy.reply import Reply
 
 _log = logging.getLogger(__name__)
 
@@ -158,3 +161,19 @@ class CallbackPolicy:
         if body.digest != planned.digest:
             raise RequestChanged(f"turn {turn}: {RequestChanged.__doc__}")
         return body
+
+
+def past_tokens(ledger: TokenLedger) -> PastTokens:
+    """Says which ids the current sample has, up to the last sampled one, and which of them each turn sampled.
+
+    All of them are proved by earlier echoes. What follows, the trainer renders itself at every turn.
+    """
+    turns: dict[int, tuple[int, int]] = {}
+    for segment in ledger.segments:
+        if segment.kind is SegmentKind.SAMPLED:
+            # A turn may be in several parts, with nothing between them.
+            start, _ = turns.get(segment.turn, (segment.start, 0))
+            turns[segment.turn] = start, segment.end
+    return PastTokens(
+        token_ids=ledger.ids[: ledger.head], digest=ledger.head_digest.hex(), sampled=list(turns.values())
+    )

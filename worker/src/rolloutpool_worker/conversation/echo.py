@@ -38,13 +38,13 @@ from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.protocol.drift import DriftLabel, PromptDifference
 from rolloutpool_common.protocol.journal import MaskPlan
 from rolloutpool_common.protocol.options import OnDrift, OnInjection, RolloutSpec
-from rolloutpool_common.protocol.turn_headers import describe_fingerprint, differing_files, write_fingerprint
+from rolloutpool_common.protocol.turn_headers import Echo, describe_fingerprint, differing_files, write_fingerprint
 from rolloutpool_common.rendering import ChatTokenizer, classify, verify_prompt_contains
 from rolloutpool_common.tokens.arrays import id_array, id_bytes
 from rolloutpool_common.tokens.comparison import EchoComparison, EchoKind
 from rolloutpool_common.tokens.ledger import TokenLedger
 from rolloutpool_worker.conversation.off_loop import off_loop
-from rolloutpool_worker.policy import Echo, Reply
+from rolloutpool_worker.policy.reply import Reply
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 from rolloutpool_common.errors import WorkerFault
 from rolloutpool_common.outcomes import Boundary
 from rolloutpool_common.protocol.messages import MessagesInvalid, json_messages
-from rolloutpool_worker.policy import MessageBytes
+from rolloutpool_worker.policy.body import MessageBytes
 
 
 class AgentMisuse(WorkerFault):

@@ -82,7 +82,8 @@ class Journal:
         self._store = store
         self._drain = drain
         self._claim = claim
-        self._records = list(records)
+        self.records = list(records)
+        """All of them, in the order in which they were written."""
         self._inherited = len(records)
         self._turns = sum(isinstance(record, TurnRecord) for record in records)
         self._places: dict[int, RecordPlace] = {}
@@ -91,14 +92,9 @@ class Journal:
         self.called = claim.called
 
     @property
-    def records(self) -> Sequence[JournalRecord]:
-        """All records, in the order in which they were written."""
-        return self._records
-
-    @property
     def inherited(self) -> Sequence[JournalRecord]:
         """Returns what earlier attempts wrote."""
-        return self._records[: self._inherited]
+        return self.records[: self._inherited]
 
     def place(self, branch: int) -> RecordPlace:
         """Returns where a branch is, by its number."""
@@ -114,7 +110,7 @@ class Journal:
         `later` is for one that the next attempt makes again just as it is: it travels with the record behind it.
         """
         # Before Redis has it: if Redis is started again during the wait below, `resend` must send this record too.
-        records, store, claim = self._records, self._store, self._claim
+        records, store, claim = self.records, self._store, self._claim
         records.append(record)
         self._turns = turns
         place = self._places.get(record.branch) or self.place(record.branch)
@@ -178,7 +174,7 @@ class Journal:
         if self._store is None:
             return
         rollouts = self._store.rollouts
-        if self._records:
-            await rollouts.journal(self._claim, self._records, turns=self._turns)
+        if self.records:
+            await rollouts.journal(self._claim, self.records, turns=self._turns)
         elif not await rollouts.restore(self._claim, [], turns=0):
             raise ClaimLost

@@ -13,6 +13,7 @@ from rolloutpool_common.errors import MaskDisproved, TemplateRefusedTurn, Templa
 from rolloutpool_common.protocol.journal import MaskPlan, PlannedTurn, TrainerKind
 from rolloutpool_common.protocol.options import MaskMode, RolloutSpec
 from rolloutpool_common.protocol.result import StopToken
+from rolloutpool_common.protocol.turn_headers import Echo
 from rolloutpool_common.rendering import SAMPLED_TAIL, WRITTEN_BY_OTHERS, ChatTokenizer, Delta, TemplateRefused
 from rolloutpool_common.rendering.doubts import Use
 from rolloutpool_common.rendering.shown_tools import find_shown_tools
@@ -25,7 +26,8 @@ from rolloutpool_worker.conversation.first_prompt import FirstPrompt
 from rolloutpool_worker.conversation.off_loop import OFF_LOOP, change_off_loop, off_loop, rendering_size
 from rolloutpool_worker.conversation.shared_prompts import SHARED_PROMPTS
 from rolloutpool_worker.conversation.trainer_kinds import Agreement
-from rolloutpool_worker.policy import Echo, EchoText, Reply
+from rolloutpool_worker.policy.repeated_echo import EchoText
+from rolloutpool_worker.policy.reply import Reply
 from rolloutpool_worker.tools.limits import size_of
 
 MOST_COUNTED = 1_000_000
@@ -59,7 +61,8 @@ class TokenTrack:
         self.kind = kind
         self._spec = spec
         self._tokenizer = tokenizer
-        self._tools = tools
+        self.tools = tools
+        """The definitions that the first prompt may show."""
         self._agreement = agreement or Agreement()
         self._compares_tools = compares_tools
         self._wrong_tools: tuple[str, ...] = ()
@@ -78,11 +81,6 @@ class TokenTrack:
         self._first: FirstPrompt | None = None
         self._echoed: tuple[EchoText, int] | None = None
         """The text of the last echo that was read, and how often the ledger had cut its context by then."""
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """The definitions that the first prompt may show."""
-        return self._tools
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -195,9 +193,7 @@ class TokenTrack:
         label, echo = await self._echoes.verify_first(reply, messages), reply.prompt_token_ids
         self._echoes.check_vocabulary("token_ids", reply.token_ids, 1)
         if self._compares_tools and echo is not None and len(echo) <= MOST_COMPARED:
-            self._wrong_tools = await off_loop(
-                len(echo), _compare_tools, self._spec, self._tokenizer, self._tools, echo
-            )
+            self._wrong_tools = await off_loop(len(echo), _compare_tools, self._spec, self._tokenizer, self.tools, echo)
         self._first = self._first_prompt(messages, None if echo is None else len(echo))
         self.ledger.seed(await self._render_first(messages) if echo is None else echo)
         self._remember(reply)
@@ -250,7 +246,7 @@ class TokenTrack:
 
     def _first_prompt(self, messages: Sequence[dict[str, Any]], echoed: int | None) -> FirstPrompt:
         return FirstPrompt(
-            self._tokenizer, messages, echoed, tools=self._tools, template_kwargs=self._spec.template_kwargs
+            self._tokenizer, messages, echoed, tools=self.tools, template_kwargs=self._spec.template_kwargs
         )
 
     @property
@@ -273,7 +269,7 @@ class TokenTrack:
         `messages` are all after the policy's last one, because some templates merge them; `past` are those up to it.
         """
         if self._reads_tools is None:
-            self._reads_tools = self._tokenizer.deltas_read_tools(self._tools, self._spec.template_kwargs)
+            self._reads_tools = self._tokenizer.deltas_read_tools(self.tools, self._spec.template_kwargs)
         tools = await self._shown_tools() if self._reads_tools else None
         size = rendering_size(messages) + (rendering_size(past) if self._tokenizer.deltas_read_history else 0)
         if size > OFF_LOOP:
@@ -324,7 +320,7 @@ class TokenTrack:
 
     async def count(self, messages: Sequence[dict[str, Any]]) -> int:
         """Counts the ids of a prompt of these messages, which shows all tools; nothing else changes."""
-        tools, kwargs = self._tools or None, self._spec.template_kwargs
+        tools, kwargs = self.tools or None, self._spec.template_kwargs
         ids = await off_loop(
             rendering_size(messages),
             lambda: self._tokenizer.render_prompt(messages, tools=tools, template_kwargs=kwargs),

@@ -21,35 +21,3 @@
 | `resolver` | which addresses may be called |
 | `aiohttp_compat` | what we use of aiohttp beyond its documented interface |
 """
-
-from rolloutpool_common.protocol.turn_headers import Echo
-from rolloutpool_worker.policy.asking import Asking
-from rolloutpool_worker.policy.body import MessageBytes, TurnBody
-from rolloutpool_worker.policy.breaker import Breakers, TrainerDown
-from rolloutpool_worker.policy.callback import CallbackChannel, TurnCall
-from rolloutpool_worker.policy.http1 import Http1Client
-from rolloutpool_worker.policy.idempotence import IdempotentTrainers
-from rolloutpool_worker.policy.repeated_echo import EchoText
-from rolloutpool_worker.policy.reply import Reply
-from rolloutpool_worker.policy.resolver import Resolver
-from rolloutpool_worker.policy.transport import AiohttpTransport
-from rolloutpool_worker.policy.turn_client import HttpxTurns, TurnClient
-
-__all__ = [
-    "AiohttpTransport",
-    "Asking",
-    "Breakers",
-    "CallbackChannel",
-    "Echo",
-    "EchoText",
-    "Http1Client",
-    "HttpxTurns",
-    "IdempotentTrainers",
-    "MessageBytes",
-    "Reply",
-    "Resolver",
-    "TrainerDown",
-    "TurnBody",
-    "TurnCall",
-    "TurnClient",
-]

@@ -9,7 +9,7 @@ and the tail are new to the digest.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -38,26 +38,22 @@ class MessageBytes:
     """Messages in normal form, encoded as JSON, with the running digest of a body that begins with them."""
 
     def __init__(self, messages: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
+        """Each message as JSON, in normal form."""
         self._digest = hashlib.blake2b(_HEAD, digest_size=16)
         self.append(messages)
 
     def append(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Encodes and hashes further messages; takes time for these alone, however long the history is."""
         for message in messages:
-            if self._parts:
+            if self.parts:
                 self._digest.update(b",")
             # Copied, because orjson 3.13 allocates 4 kB for each text, however short; a conversation keeps hundreds.
-            self._parts.append(bytes(memoryview(orjson.dumps(message))))
-            self._digest.update(self._parts[-1])
-
-    @property
-    def parts(self) -> Sequence[bytes]:
-        """Each message as JSON, in normal form."""
-        return self._parts
+            self.parts.append(bytes(memoryview(orjson.dumps(message))))
+            self._digest.update(self.parts[-1])
 
     def body(self, tail: bytes) -> TurnBody:
         """Makes the body that consists of all messages, followed by `tail`."""
         digest = self._digest.copy()
         digest.update(tail)
-        return TurnBody(b"".join((_HEAD, b",".join(self._parts), tail)), digest.hexdigest())
+        return TurnBody(b"".join((_HEAD, b",".join(self.parts), tail)), digest.hexdigest())

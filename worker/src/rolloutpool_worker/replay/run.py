@@ -43,18 +43,13 @@ from rolloutpool_worker.conversation.journal import Journal
 from rolloutpool_worker.conversation.tokens import TokenTrack
 from rolloutpool_worker.drain import Drain, RolloutStop
 from rolloutpool_worker.environments import EnvironmentHost
-from rolloutpool_worker.policy import Asking, Breakers, Http1Client, Resolver
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.endpoint import ReplyLimits
-from rolloutpool_worker.recorded import (
-    RecordedCallback,
-    RecordedSession,
-    RecordedTools,
-    RecordEnds,
-    RecordLacks,
-    RecordMismatch,
-    Script,
-)
-from rolloutpool_worker.recorded.session import RecordedEnvironment
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.recorded.script import RecordEnds, RecordLacks, RecordMismatch, Script
+from rolloutpool_worker.recorded.stand_ins import RecordedCallback, RecordedEnvironment, RecordedSession, RecordedTools
 from rolloutpool_worker.replay.differences import differences
 from rolloutpool_worker.rollout.environment import begin_session, tools_of
 from rolloutpool_worker.rollout.outcome import make_result

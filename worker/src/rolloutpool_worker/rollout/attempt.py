@@ -48,11 +48,10 @@ from rolloutpool_worker.conversation.store_retry import retry_store
 from rolloutpool_worker.drain import EndedAtBorder, RolloutStop, StoppedAtBorder, is_cancelled
 from rolloutpool_worker.ending import Action, Decision, GoesElsewhere, TicketOutcome
 from rolloutpool_worker.environments import EnvironmentFull, SessionLife
-from rolloutpool_worker.policy import Asking, TrainerDown
-from rolloutpool_worker.policy.asking import ungated
-from rolloutpool_worker.policy.breaker import waited_s
+from rolloutpool_worker.policy.asking import Asking, ungated
+from rolloutpool_worker.policy.breaker import TrainerDown, waited_s
 from rolloutpool_worker.policy.endpoint import ReplyLimits
-from rolloutpool_worker.recorded import RecordedTools
+from rolloutpool_worker.recorded.stand_ins import RecordedTools
 from rolloutpool_worker.rollout.admission import check_declared, check_result
 from rolloutpool_worker.rollout.attempt_log import log_end, log_requeue
 from rolloutpool_worker.rollout.decision import AttemptState, decide

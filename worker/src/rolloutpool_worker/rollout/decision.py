@@ -30,8 +30,7 @@ from rolloutpool_worker.capability import OpenCapability
 from rolloutpool_worker.drain import Drained, SuspectCleared
 from rolloutpool_worker.ending import Action, Decision, TicketOutcome, strictest
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.policy import TrainerDown
-from rolloutpool_worker.policy.breaker import PAUSE
+from rolloutpool_worker.policy.breaker import PAUSE, TrainerDown
 from rolloutpool_worker.rollout.deferral import DEFERRED_SECONDS, NeedsMissing
 
 

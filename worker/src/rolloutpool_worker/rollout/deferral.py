@@ -20,7 +20,7 @@ from rolloutpool_common.store import Claim, Store, StoreError
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.drain import StoppedAtBorder
 from rolloutpool_worker.environments import EnvironmentFull
-from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import TrainerDown
 from rolloutpool_worker.policy.waits import RolloutWaits
 from rolloutpool_worker.rollout.own_offer import own_offer
 

@@ -22,7 +22,7 @@ from rolloutpool_worker.environments.base import ENVIRONMENTS, Environment
 from rolloutpool_worker.environments.host import EnvironmentHost
 from rolloutpool_worker.environments.resume import open_session
 from rolloutpool_worker.environments.session import SessionLife
-from rolloutpool_worker.recorded import RecordedSession
+from rolloutpool_worker.recorded.stand_ins import RecordedSession
 from rolloutpool_worker.tools import TOOLS, Tool
 
 
@@ -66,7 +66,7 @@ async def begin_session(
         life.messages = record.messages
         await journal.write(record, turns=0)
     if life.environment.crash is CrashEffect.NONE:
-        stop.stay()
+        stop.stays = True
     spec = claim.spec
     if twice := sorted(life.tools.keys() & set(spec.tools or ())):
         raise RequestFault(f"environment {life.choice.name} has tools of its own named {twice}; leave them out")

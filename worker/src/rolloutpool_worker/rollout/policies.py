@@ -20,8 +20,9 @@ from rolloutpool_worker.conversation.beginning import Beginning
 from rolloutpool_worker.conversation.branch import Policy
 from rolloutpool_worker.conversation.callback_policy import CallbackPolicy
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Asking, CallbackChannel
-from rolloutpool_worker.recorded import RecordedCallback
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.callback import CallbackChannel
+from rolloutpool_worker.recorded.stand_ins import RecordedCallback
 from rolloutpool_worker.rollout.services import Services
 from rolloutpool_worker.tools import TOOLS, Tool
 

@@ -31,16 +31,13 @@ from rolloutpool_worker.composition import CAPABILITIES
 from rolloutpool_worker.conversation.trainer_kinds import TrainerKinds
 from rolloutpool_worker.drain import Drain
 from rolloutpool_worker.environments import EnvironmentHost
-from rolloutpool_worker.policy import (
-    AiohttpTransport,
-    Breakers,
-    Http1Client,
-    HttpxTurns,
-    IdempotentTrainers,
-    Resolver,
-    TurnClient,
-)
+from rolloutpool_worker.policy.breaker import Breakers
 from rolloutpool_worker.policy.deadlines import Deadlines
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.idempotence import IdempotentTrainers
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
+from rolloutpool_worker.policy.turn_client import HttpxTurns, TurnClient
 from rolloutpool_worker.policy.waits import ProcessWaits
 from rolloutpool_worker.rollout.staleness import PolicyVersions
 from rolloutpool_worker.rollout.tokenizer_loads import TokenizerLoads

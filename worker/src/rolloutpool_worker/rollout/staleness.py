@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from cachetools import LRUCache
 
+from rolloutpool_common.tokens.versions import whole_version
+
 REMEMBERED = 256
 """Endpoints."""
-LONGEST = 18
-"""Digits of a version that is taken for a number; a longer one is a digest."""
 
 
 class PolicyVersions:
@@ -18,11 +18,11 @@ class PolicyVersions:
 
     def lag(self, endpoint: str, versions: Iterable[str | None]) -> int | None:
         """Takes note of a rollout's versions."""
-        numbers: list[int] = []
+        numbers = []
         for version in versions:
-            if version is None or not (version.isascii() and version.isdigit()) or len(version) > LONGEST:
+            if (number := whole_version(version)) is None:
                 return None
-            numbers.append(int(version))
+            numbers.append(number)
         if not numbers:
             return None
         newest = max(*numbers, self._newest.get(endpoint, 0))

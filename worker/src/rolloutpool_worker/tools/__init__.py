@@ -4,12 +4,10 @@
 - `execution` runs the calls of a turn, within the `limits`; `arguments` parses what the policy wrote.
 - `isolated` and `child` are the two ends of a call in a child process.
 - `watch` finds tools that harm their neighbours.
-- `host` is what one process gives all of them.
 """
 
 from rolloutpool_worker.tools.base import TOOLS, Isolated, Tool, ToolContext, ToolFailed, tool
-from rolloutpool_worker.tools.execution import ToolRunner
-from rolloutpool_worker.tools.host import ToolHost
+from rolloutpool_worker.tools.execution import ToolHost, ToolRunner
 from rolloutpool_worker.tools.isolated import IsolatedTools
 from rolloutpool_worker.tools.limits import ToolLimits
 from rolloutpool_worker.tools.watch import ToolWatch

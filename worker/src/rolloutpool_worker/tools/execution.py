@@ -24,6 +24,7 @@ import asyncio
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rolloutpool_common.errors import EnvironmentFault, ToolFault, TooManyToolCalls
@@ -34,8 +35,9 @@ from rolloutpool_common.protocol.result import ToolTime
 from rolloutpool_worker.plugin_errors import PluginError
 from rolloutpool_worker.tools.arguments import PARSED_ON_LOOP, parse_arguments
 from rolloutpool_worker.tools.base import FAILED, Tool, ToolAnswer, ToolContext, answer_call, timed_out
-from rolloutpool_worker.tools.host import ToolHost
-from rolloutpool_worker.tools.limits import cut_result, shorten_fault, size_of
+from rolloutpool_worker.tools.isolated import IsolatedTools
+from rolloutpool_worker.tools.limits import ToolLimits, cut_result, shorten_fault, size_of
+from rolloutpool_worker.tools.watch import ToolWatch
 
 _Timed = tuple[ToolAnswer, float]
 """An answer, and how many seconds it took."""
@@ -45,6 +47,15 @@ UNKNOWN = "unknown"
 """Stands in metrics for names that no tool has."""
 SESSION = "session"
 """Stands in metrics for the tools of an environment's session: a task may name them, so there may be any number."""
+
+
+@dataclass(frozen=True)
+class ToolHost:
+    """What the tools of all rollouts of a worker process share: limits, watch and child processes."""
+
+    limits: ToolLimits
+    watch: ToolWatch
+    isolated: IsolatedTools
 
 
 class ToolRunner:

@@ -20,6 +20,7 @@ from rolloutpool_common.capabilities.overview.wire import PoolFigures, PoolOverv
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import BatchState, BatchStatus
 from rolloutpool_common.protocol.batch_list import BatchSummary
+from rolloutpool_common.protocol.drift import NO_DRIFT
 from rolloutpool_common.protocol.result import Alignment
 from rolloutpool_common.protocol.rows import ENDED_FIELDS
 from rolloutpool_common.protocol.waiting import Waiting, WaitsFor
@@ -59,7 +60,6 @@ TITLES = {
 }
 FIRST = ("not_ready", "closed")
 MESSAGE = list(ENDED_FIELDS).index("message")
-NO_DRIFT = {"none", "unverified", "edited"}
 HARMLESS = frozenset({WaitsFor.SLOT, WaitsFor.GRADER, WaitsFor.TOKENIZER, WaitsFor.HARNESS})
 """Waits that are a part of working."""
 

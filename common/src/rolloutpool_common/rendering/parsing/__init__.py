@@ -10,28 +10,3 @@ A parse decides what agents see and which tools run. What is trained are the sam
 | `response_template` | a tokenizer's or a user's own description of its text, in the form of transformers |
 | `renderers_package` | parsers of the package `renderers`, if it is installed |
 """
-
-from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedCall, ParsedTurn
-from rolloutpool_common.rendering.parsing.renderers_package import load as load_renderers
-from rolloutpool_common.rendering.parsing.syntaxes import HERMES, Syntax
-from rolloutpool_common.rendering.parsing.turn_parser import (
-    ParserMissing,
-    TurnParser,
-    known_syntax,
-    needs_renderers,
-    without_calls,
-)
-
-__all__ = [
-    "HERMES",
-    "CallStatus",
-    "ParsedCall",
-    "ParsedTurn",
-    "ParserMissing",
-    "Syntax",
-    "TurnParser",
-    "known_syntax",
-    "load_renderers",
-    "needs_renderers",
-    "without_calls",
-]

@@ -282,7 +282,7 @@ def _thinks(tokenizer: ChatTokenizer) -> bool:
     """Whether the model's template, or its vocabulary, knows thoughts."""
     template = tokenizer.reference.chat_template
     sources = list(template.values()) if isinstance(template, dict) else [template]
-    return CLOSES in tokenizer.added_strings or any(CLOSES in str(source) for source in sources)
+    return CLOSES in tokenizer.codec.vocabulary.added or any(CLOSES in str(source) for source in sources)
 
 
 OPENS, CLOSES = "<think>", "</think>"

@@ -129,7 +129,7 @@ local function next_of(batches, lane, outbox)
       if index then
         local uid = batch .. '-' .. index
         local status, held, leads = unpack(redis.call('HMGET', k_rollout(uid), 'status', 'held', 'leads'))
-        -- A second entry of a rollout that somebody has already (places.py): who has it puts it back if need be.
+        -- A second entry of a rollout that somebody has already (strays.py): who has it puts it back if need be.
         local taken = status == 'running' or (held and not leads) or stands_elsewhere(uid)
         needs = lane == priority and needs_of(batch, index, needs, others)
         if TERMINAL[status or ''] or taken then

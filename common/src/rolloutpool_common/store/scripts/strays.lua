@@ -1,4 +1,4 @@
--- Put open rollouts of a batch back that are in no place (places.py), and say which they were.
+-- Put open rollouts of a batch back that are in no place (strays.py), and say which they were.
 -- ARGV: batch, first index, last index.
 -- Answer: a list of {index, status before, attempt}; an index of -1 stands for the batch, which was in no line.
 local batch, first, last = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

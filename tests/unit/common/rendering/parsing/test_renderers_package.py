@@ -12,8 +12,10 @@ from tests.golden.catalogue import TOOL
 from tests.support.tiny_tokenizers import MakeTokenizer
 
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
-from rolloutpool_common.rendering.parsing import CallStatus, ParserMissing, needs_renderers, renderers_package
+from rolloutpool_common.rendering.parsing import renderers_package
+from rolloutpool_common.rendering.parsing.found import CallStatus
 from rolloutpool_common.rendering.parsing.renderers_package import IdsParser
+from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, needs_renderers
 
 PLAIN = "{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}"
 

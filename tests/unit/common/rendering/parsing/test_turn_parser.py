@@ -10,8 +10,8 @@ from tests.tokenizers.real import real_tokenizer
 
 from rolloutpool_common.protocol.messages import CALL_FAULTS
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
-from rolloutpool_common.rendering.parsing import CallStatus, ParsedTurn, ParserMissing
-from rolloutpool_common.rendering.parsing.turn_parser import known_syntax, split_thoughts
+from rolloutpool_common.rendering.parsing.found import CallStatus, ParsedTurn
+from rolloutpool_common.rendering.parsing.turn_parser import ParserMissing, known_syntax, split_thoughts
 from rolloutpool_trainer.endpoint.parsing import parse_tool_calls
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 15, "b": 23}}\n</tool_call>'

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.support.turn_shapes import QUESTION
 
-from rolloutpool_common.rendering.proof import JsonWord, NewMessage, Proof, Source, TurnShape, Word, prove
+from rolloutpool_common.rendering.proof.claims import JsonWord, NewMessage, Proof, Source, TurnShape, Word
+from rolloutpool_common.rendering.proof.prover import prove
 from rolloutpool_common.rendering.transformers_compat import template_environment
 
 TOOL = TurnShape(

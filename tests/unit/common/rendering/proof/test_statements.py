@@ -6,7 +6,7 @@ None may be proved. `is false` on a joined value was once taken as decided; seve
 import pytest
 from tests.unit.common.rendering.proof.test_prover import CALLS, END, TOOL, proof_of
 
-from rolloutpool_common.rendering.proof import Source
+from rolloutpool_common.rendering.proof.claims import Source
 
 LOOP = "{% for m in messages %}{{ m.content }};{% endfor %}"
 FOOLS = {

@@ -12,8 +12,7 @@ from rolloutpool_common.protocol.journal import TrainerKind
 from rolloutpool_common.rendering import ChatTokenizer, TurnParser
 from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
 from rolloutpool_worker.conversation.echo import AskedTurn
-from rolloutpool_worker.policy import Reply
-from rolloutpool_worker.policy.reply import SampledPart
+from rolloutpool_worker.policy.reply import Reply, SampledPart
 
 ASK = [{"role": "user", "content": "Calculate 5 + 3"}]
 MORE = [{"role": "user", "content": "And 4 more?"}]

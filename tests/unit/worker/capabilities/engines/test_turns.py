@@ -15,7 +15,8 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.reply import Finish
-from rolloutpool_worker.policy import Http1Client, Resolver
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
 
 
 @BOTH

@@ -29,7 +29,7 @@ from rolloutpool_common.protocol.result import Alignment, RolloutResult, encode_
 from rolloutpool_common.rendering import ChatTokenizer, TokenizerCache
 from rolloutpool_common.tokens.arrays import id_bytes, pack_bytes, unpack
 from rolloutpool_worker.capabilities.forks.trunks import read_trunk
-from rolloutpool_worker.rollout import record
+from rolloutpool_worker.rollout import outcome
 
 QUESTION = [{"role": "system", "content": "You calculate."}, {"role": "user", "content": "Calculate 15 + 23"}]
 AGAIN = "Again. " + ADD_COMPACT
@@ -328,7 +328,7 @@ async def test_tools_that_are_too_long_for_the_record_are_known_by_their_digest(
     worker: InsideWorker, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert games.INVITATION
-    monkeypatch.setattr(record, "MOST_TOOLS_BYTES", 2)
+    monkeypatch.setattr(outcome, "MOST_TOOLS_BYTES", 2)
     lines = [say(calls=[call("guess", {"number": n})]) for n in (WRONG, RIGHT)]
     async with scripted_trainer(tokenizer, *lines) as trainer:
         parent = await worker.run_one(

@@ -15,7 +15,7 @@ from rolloutpool_common.store import ClaimLost, StoreUnavailable
 from rolloutpool_worker.capabilities.harness.session import Lingering, SessionRun
 from rolloutpool_worker.conversation.branch import SampledTurn
 from rolloutpool_worker.drain import Drain, SuspectCleared
-from rolloutpool_worker.policy import TrainerDown
+from rolloutpool_worker.policy.breaker import TrainerDown
 
 Sample = Callable[[], Awaitable[None]]
 

@@ -11,17 +11,14 @@ from tests.support.conversations import claim_of
 from rolloutpool_common.errors import TrainerProtocolError, TrainerUnreachable
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel, parse_chat_reply
-from rolloutpool_worker.policy import (
-    Asking,
-    Breakers,
-    Http1Client,
-    MessageBytes,
-    Resolver,
-    TurnCall,
-    TurnClient,
-)
-from rolloutpool_worker.policy.breaker import FAILURES, TrainerDown
+from rolloutpool_worker.policy.asking import Asking
+from rolloutpool_worker.policy.body import MessageBytes
+from rolloutpool_worker.policy.breaker import FAILURES, Breakers, TrainerDown
+from rolloutpool_worker.policy.callback import TurnCall
 from rolloutpool_worker.policy.endpoint import ReplyLimits
+from rolloutpool_worker.policy.http1 import Http1Client
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.turn_client import TurnClient
 
 NORMAL = {"content": None, "tool_calls": None, "tool_call_id": None}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}

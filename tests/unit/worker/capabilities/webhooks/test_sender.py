@@ -23,7 +23,8 @@ from rolloutpool_common.security.targets import Targets
 from rolloutpool_common.store import Store
 from rolloutpool_worker.capabilities.webhooks import sender as webhooks
 from rolloutpool_worker.capabilities.webhooks.sender import AT_ONCE, OWNER_SHARE, SHARE, WebhookSender
-from rolloutpool_worker.policy import AiohttpTransport, Resolver
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 SECRET = "long enough"
 

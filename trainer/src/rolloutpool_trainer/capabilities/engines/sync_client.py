@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rolloutpool_common.capabilities.engines.attachments import RolloutAttachments
-    from rolloutpool_trainer.client.sync_door import SyncDoor
+    from rolloutpool_trainer.client.doors import SyncDoor
 
 
 class SyncEngineClient:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import TrainerPorts, TrainerUrls
     from rolloutpool_trainer.client.aio_batch import AsyncBatch
-    from rolloutpool_trainer.client.aio_door import AsyncDoor
+    from rolloutpool_trainer.client.doors import AsyncDoor
 
 
 class AsyncForkingClient:

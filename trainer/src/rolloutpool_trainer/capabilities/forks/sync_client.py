@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolloutpool_common.protocol.batch import TrainerPorts, TrainerUrls
+    from rolloutpool_trainer.client.doors import SyncDoor
     from rolloutpool_trainer.client.sync_batch import Batch
-    from rolloutpool_trainer.client.sync_door import SyncDoor
 
 
 class SyncForkingClient:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rolloutpool_common.capabilities.harness.wire import HarnessSession
-    from rolloutpool_trainer.client.aio_door import AsyncDoor
+    from rolloutpool_trainer.client.doors import AsyncDoor
 
 
 class AsyncHarnessBatch:

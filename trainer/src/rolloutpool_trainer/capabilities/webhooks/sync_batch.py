@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rolloutpool_trainer.client.sync_door import SyncDoor
+    from rolloutpool_trainer.client.doors import SyncDoor
 
 
 class SyncPushedBatch:

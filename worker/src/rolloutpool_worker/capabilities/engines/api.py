@@ -49,7 +49,7 @@ class EngineApi(Protocol):
     paths: Sequence[str]
     """Where turns are sampled, the best first; a later one is for engines that lack those before it."""
     version_path: str
-    """Where the engine says which weights it has."""
+    """Where the engine says which weights it has: `weight_version`."""
     unused: int
     """By how much prompt and answer together must be shorter than the context."""
 
@@ -67,10 +67,6 @@ class EngineApi(Protocol):
 
     def attachments(self, reader: ReplyReader, call: EngineCall, ids: Sequence[int]) -> Iterator[CallAttachment]:
         """Reads what the batch wants to be kept beside the ids, one of each kind; see `engine_attachments`."""
-        ...
-
-    def version(self, document: Mapping[str, Any]) -> str | None:
-        """Finds the name of the weights in what `version_path` answers."""
         ...
 
 

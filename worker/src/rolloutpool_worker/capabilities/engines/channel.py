@@ -189,7 +189,8 @@ class EngineChannel:
 
         async def ask() -> str | None:
             document = await self._get(self._api.version_path, f"the weights of {origin}")
-            return self._api.version(document) if isinstance(document, dict) else None
+            found = document.get("weight_version") if isinstance(document, dict) else None
+            return str(found) if isinstance(found, str | int) else None
 
         return await self._engines.version(origin, ask, self._wait)
 

@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from cachetools import TTLCache
 
@@ -37,14 +37,9 @@ SILENCE = Backoff(first_s=0.5, longest_s=30.0)
 """Between two questions for the weights of which the first has failed."""
 
 Question = Callable[[], Awaitable[Any]]
-
-
-class PauseAfter(Protocol):
-    """Waits between two questions; what it raises ends the turn."""
-
-    async def __call__(self, error: RolloutError, tries: int, seconds: float) -> None:
-        """`tries` questions have failed, the last one with this error."""
-        ...
+PauseAfter = Callable[[RolloutError, int, float], Awaitable[None]]
+"""Waits for so many seconds, where so many questions have failed, the last one with this error. What it raises ends the
+turn."""
 
 
 @dataclass

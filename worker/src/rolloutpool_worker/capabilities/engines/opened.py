@@ -5,7 +5,8 @@ from functools import partial
 
 from rolloutpool_common.protocol.endpoint import EndpointProtocol
 from rolloutpool_common.rendering import TurnParser
-from rolloutpool_common.rendering.parsing import load_renderers, needs_renderers
+from rolloutpool_common.rendering.parsing.renderers_package import load as load_renderers
+from rolloutpool_common.rendering.parsing.turn_parser import needs_renderers
 from rolloutpool_worker.capabilities.engines.channel import EngineChannel
 from rolloutpool_worker.capabilities.engines.engines import Engines
 from rolloutpool_worker.capabilities.engines.policy import EnginePolicy, Sampler
@@ -21,10 +22,10 @@ PROTOCOLS = (EndpointProtocol.VLLM, EndpointProtocol.SGLANG)
 class OpenEngines(OpenCapability):
     """The engines that the rollouts of one process are sampled by."""
 
-    def __init__(self, pause_seconds: float) -> None:
+    def __init__(self, door: WorkerDoor) -> None:
         """Asks nobody yet."""
         self.engines = Engines()
-        self._pause_seconds = pause_seconds
+        self._pause_seconds = door.settings.engine_pause_seconds
         self.policies = dict.fromkeys(PROTOCOLS, self._policy)
 
     async def _policy(self, parts: PolicyParts) -> Policy:
@@ -47,10 +48,7 @@ class WorkerEngines(WorkerCapability):
     """An inference engine samples a rollout."""
 
     name = "engines"
-
-    def open(self, door: WorkerDoor) -> OpenEngines:
-        """Makes what a process knows of its engines."""
-        return OpenEngines(door.settings.engine_pause_seconds)
+    opened = OpenEngines
 
     def replayed(self, parts: PolicyParts) -> Policy | None:
         """Makes the policy of a rollout that an engine has sampled; no engine is asked."""

@@ -16,7 +16,7 @@ from rolloutpool_worker.capabilities.engines.turn_attachments import TurnAttachm
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn
 from rolloutpool_worker.conversation.off_loop import off_loop
-from rolloutpool_worker.policy import Reply
+from rolloutpool_worker.policy.reply import Reply
 
 PARSING = 4
 """An id counts as so many characters for `off_loop`, because parsing looks at its text several times."""

@@ -10,7 +10,7 @@ from rolloutpool_common.errors import RequestFault
 from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
 from rolloutpool_worker.capabilities.engines.policy import Sampler
 from rolloutpool_worker.capabilities.engines.reply import EngineTurn, Finish
-from rolloutpool_worker.recorded import RecordEnds, Script
+from rolloutpool_worker.recorded.script import RecordEnds, Script
 
 
 class RecordedEngine:

@@ -4,7 +4,7 @@ It serves one model, and so is told no name. Recent versions report the spans of
 last version alone; then it is only known that no id is of a later one, and the version is written `<=NAME`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rolloutpool_common.capabilities.engines.wire import AttachmentKind
@@ -101,8 +101,3 @@ class SglangApi:
     def _asked_from(self, call: EngineCall) -> int:
         # From the start, as long as only the number of rows tells how long one is.
         return 0 if self._row_bytes is None else call.routed_from
-
-    def version(self, document: Mapping[str, Any]) -> str | None:
-        """See `EngineApi`."""
-        found = document.get("weight_version")
-        return str(found) if isinstance(found, str | int) else None

@@ -22,8 +22,7 @@ from rolloutpool_common.tokens.entries import SampledEntry
 from rolloutpool_worker.capabilities.engines.channel import LedgerPrompt
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Reply
-from rolloutpool_worker.policy.reply import SampledPart
+from rolloutpool_worker.policy.reply import Reply, SampledPart
 
 PROMPT_TAIL = 48
 """Ids at the prompt's end that a parser looks at: some templates open a block of thoughts there."""
@@ -92,7 +91,7 @@ class EngineTokens(TokenTrack):
         """Follows a journaled turn: the ledger has all of it."""
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:
-        return self._tools or None
+        return self.tools or None
 
 
 def _joined(text: bytes, ids: Sequence[int]) -> bytes:

@@ -93,11 +93,6 @@ class VllmApi:
             # `/v1/completions` has none.
             yield mask_attachment(choice.get("sampling_mask"), ids, first=call.length)
 
-    def version(self, document: Mapping[str, Any]) -> str | None:
-        """See `EngineApi`."""
-        found = document.get("weight_version")
-        return str(found) if isinstance(found, str | int) else None
-
 
 def _of_tokens(reader: ReplyReader, ids: Any, logprobs: Mapping[str, Any]) -> list[Any]:
     """The log-probabilities of `/inference/v1/generate`, each of which names its id."""

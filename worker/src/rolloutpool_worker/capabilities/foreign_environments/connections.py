@@ -20,7 +20,8 @@ import aiohttp
 import httpx
 
 from rolloutpool_common.security.targets import Targets
-from rolloutpool_worker.policy import AiohttpTransport, Resolver
+from rolloutpool_worker.policy.resolver import Resolver
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 READ_SECONDS = 600.0
 """A stream of notifications may be silent for so long."""

@@ -7,12 +7,12 @@ from rolloutpool_worker.settings import WorkerSettings
 class OpenForeignEnvironments(OpenCapability):
     """The part of one process: what rollouts of protocol v1 may call."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, door: WorkerDoor) -> None:
         """Connects to nothing yet."""
-        if settings.v1_tool_servers:
+        if door.settings.v1_tool_servers:
             from rolloutpool_worker.capabilities.foreign_environments.tool_servers import ToolServers
 
-            self.tool_servers = ToolServers(settings.targets)
+            self.tool_servers = ToolServers(door.settings.targets)
 
     async def close(self) -> None:
         """Closes the connections to them."""
@@ -24,6 +24,7 @@ class WorkerForeignEnvironments(WorkerCapability):
     """Rollouts act in environments behind servers, and of packages."""
 
     name = "foreign_environments"
+    opened = OpenForeignEnvironments
 
     def load(self, settings: WorkerSettings) -> None:
         """Registers the environments of the operator's file."""
@@ -31,7 +32,3 @@ class WorkerForeignEnvironments(WorkerCapability):
             from rolloutpool_worker.capabilities.foreign_environments.operators_file import load_environments
 
             load_environments(settings.environments_file, settings.targets)
-
-    def open(self, door: WorkerDoor) -> OpenForeignEnvironments:
-        """Makes the part of a process."""
-        return OpenForeignEnvironments(door.settings)

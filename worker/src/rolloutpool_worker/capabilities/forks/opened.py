@@ -7,7 +7,7 @@ from rolloutpool_common.store import Claim
 from rolloutpool_worker.capabilities.forks.trunks import Trunks
 from rolloutpool_worker.capability import Ending, OpenCapability, Talk, WorkerCapability, WorkerDoor
 from rolloutpool_worker.conversation.beginning import Beginning
-from rolloutpool_worker.recorded import Script
+from rolloutpool_worker.recorded.script import Script
 
 
 class OpenForks(OpenCapability):
@@ -35,10 +35,7 @@ class WorkerForking(WorkerCapability):
     """A rollout goes on from a turn of another one."""
 
     name = "forks"
-
-    def open(self, door: WorkerDoor) -> OpenForks:
-        """Makes the part of a process."""
-        return OpenForks(door)
+    opened = OpenForks
 
     def replayed_beginning(self, result: RolloutResult, script: Script) -> Beginning | None:
         """Makes a fork's beginning; its parent's prompt is in its own result, unless its trainer had another one."""

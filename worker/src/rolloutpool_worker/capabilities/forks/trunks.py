@@ -22,7 +22,7 @@ from rolloutpool_common.protocol.result import RolloutResult
 from rolloutpool_common.protocol.turn_headers import TurnKey
 from rolloutpool_common.store import Store
 from rolloutpool_worker.conversation.beginning import Beginning
-from rolloutpool_worker.recorded import RecordLacks, Script
+from rolloutpool_worker.recorded.script import RecordLacks, Script
 
 _KEPT = 8
 """Parents that a process keeps; the forks of one are run side by side."""

@@ -58,9 +58,6 @@ class WorkerGrading(WorkerCapability):
     """A grader says what a rollout is worth."""
 
     name = "grading"
+    opened = OpenGrading
     plugins = MappingProxyType({"grader": GRADERS})
     tasks = (REGRADE_TASK,)
-
-    def open(self, door: WorkerDoor) -> OpenGrading:
-        """Makes the host of a process's graders."""
-        return OpenGrading(door)

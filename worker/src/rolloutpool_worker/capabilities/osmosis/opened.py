@@ -4,9 +4,9 @@ from typing import Any
 
 from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
 from rolloutpool_worker.capabilities.osmosis.policy import ChatPolicy
-from rolloutpool_worker.capability import OpenCapability, WorkerCapability, WorkerDoor
+from rolloutpool_worker.capability import OpenCapability, WorkerCapability
 from rolloutpool_worker.conversation.branch import Policy
-from rolloutpool_worker.policy import Asking
+from rolloutpool_worker.policy.asking import Asking
 
 
 class OpenOsmosis(OpenCapability):
@@ -23,7 +23,4 @@ class WorkerOsmosis(WorkerCapability):
     """A controller samples a rollout, and keeps its ids."""
 
     name = "osmosis"
-
-    def open(self, door: WorkerDoor) -> OpenOsmosis:
-        """Makes the part of a process."""
-        return OpenOsmosis()
+    opened = OpenOsmosis

@@ -16,7 +16,8 @@ from rolloutpool_worker.capabilities.osmosis.channel import ChatChannel
 from rolloutpool_worker.conversation.branch import Branch
 from rolloutpool_worker.conversation.echo import AskedTurn, VerifiedEcho
 from rolloutpool_worker.conversation.tokens import TokenTrack
-from rolloutpool_worker.policy import Reply, TurnCall
+from rolloutpool_worker.policy.callback import TurnCall
+from rolloutpool_worker.policy.reply import Reply
 
 
 class NoTokens(TokenTrack):
@@ -26,11 +27,7 @@ class NoTokens(TokenTrack):
         """Takes no tokenizer, because nothing is rendered. What a `TokenTrack` prepares is not needed."""
         self.ledger = TokenLedger()
         self.kind = self.found_kind = TrainerKind.UNKNOWN
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """Shows none, because nothing is rendered."""
-        return []
+        self.tools = []
 
     @property
     def warnings(self) -> tuple[str, ...]:

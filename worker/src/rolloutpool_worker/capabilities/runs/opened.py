@@ -55,7 +55,4 @@ class WorkerRuns(WorkerCapability):
     """A trainer says which weights are the newest, and pauses its run while it changes them."""
 
     name = "runs"
-
-    def open(self, door: WorkerDoor) -> OpenRuns:
-        """Makes the gates of a process."""
-        return OpenRuns(door)
+    opened = OpenRuns

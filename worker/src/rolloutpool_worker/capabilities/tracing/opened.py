@@ -51,4 +51,8 @@ class WorkerTracing(WorkerCapability):
     def open(self, door: WorkerDoor) -> OpenCapability:
         """Connects to the collector; without one, this is no part of the process."""
         settings = door.settings
-        return OpenTracing(settings.otel_endpoint, settings.otel_sample) if settings.otel_endpoint else OpenCapability()
+        return (
+            OpenTracing(settings.otel_endpoint, settings.otel_sample)
+            if settings.otel_endpoint
+            else OpenCapability(door)
+        )

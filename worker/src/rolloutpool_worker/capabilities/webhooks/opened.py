@@ -16,7 +16,4 @@ class WorkerWebhooks(WorkerCapability):
     """Results are pushed."""
 
     name = "webhooks"
-
-    def open(self, door: WorkerDoor) -> OpenWebhooks:
-        """Makes the sender of a process."""
-        return OpenWebhooks(door)
+    opened = OpenWebhooks

@@ -34,7 +34,7 @@ from rolloutpool_common.process.backoff import Backoff
 from rolloutpool_common.process.logs import log_event
 from rolloutpool_common.store import Store, StoreError
 from rolloutpool_common.store.keys import split_uid
-from rolloutpool_worker.policy import AiohttpTransport
+from rolloutpool_worker.policy.transport import AiohttpTransport
 
 _log = logging.getLogger(__name__)
 

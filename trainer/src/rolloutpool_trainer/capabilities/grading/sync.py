@@ -1,21 +1,32 @@
-"""A batch whose rollouts are judged, for asyncio. `sync_batch.py` is generated from this file (`make generate`)."""
+"""A part that blocks. Generated from `aio.py` by `make generate`; edit that file, not this one."""
 
-import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade
-    from rolloutpool_trainer.client.aio_door import AsyncDoor
+    from rolloutpool_common.capabilities.grading.annotating import GroupStatistics, Regrade, RolloutAnnotations
+    from rolloutpool_trainer.client.doors import SyncDoor
+    from rolloutpool_trainer.client.results import FinishedRollout
 
 
-class AsyncGradedBatch:
+class SyncGradedClient:
+    """Holds what grading adds to a client."""
+
+    def annotations(self: "SyncDoor", uid: str) -> "RolloutAnnotations":
+        """Asks for the annotations of one rollout, also those per token. Takes the uid only."""
+        from rolloutpool_trainer.capabilities.grading import calls
+
+        return self.ask(calls.annotations(uid))
+
+
+class SyncGradedBatch:
     """Holds what grading adds to a batch."""
 
     batch_id: str
-    _client: "AsyncDoor"
+    _client: "SyncDoor"
 
-    async def regrade(
+    def regrade(
         self,
         grader: str,
         options: Any = None,
@@ -51,14 +62,14 @@ class AsyncGradedBatch:
             rollouts=None if rollouts is None else list(rollouts),
             annotation=annotation,
         )
-        found = await self._client.ask(calls.regrade(self.batch_id, request))
+        found = self._client.ask(calls.regrade(self.batch_id, request))
         delays = status_delays()
         while wait and found.state is RegradeState.RUNNING:
-            await asyncio.sleep(next(delays))
-            found = await self._client.ask(calls.regrade_state(self.batch_id, found.regrade_id))
+            time.sleep(next(delays))
+            found = self._client.ask(calls.regrade_state(self.batch_id, found.regrade_id))
         return found
 
-    async def annotate(
+    def annotate(
         self,
         scalars: Mapping[str, Mapping[int | str, float]] | None = None,
         *,
@@ -77,10 +88,45 @@ class AsyncGradedBatch:
         from rolloutpool_trainer.capabilities.grading import calls
 
         for call in calls.annotate(self.batch_id, scalars or {}, streams or {}):
-            await self._client.ask(call)
+            self._client.ask(call)
 
-    async def group_statistics(self, of: str = "reward") -> "list[GroupStatistics]":
+    def group_statistics(self, of: str = "reward") -> "list[GroupStatistics]":
         """Asks for size and length of each group, and for the spread of an annotation in it, in order of name."""
         from rolloutpool_trainer.capabilities.grading import calls
 
-        return (await self._client.ask(calls.group_statistics(self.batch_id, of))).groups
+        return (self._client.ask(calls.group_statistics(self.batch_id, of))).groups
+
+
+class SyncGradedGroup:
+    """Holds what grading adds to a group."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        name: str
+        rollouts: tuple[FinishedRollout, ...]
+        _client: SyncDoor
+
+    def annotate(self, rewards: Sequence[float], name: str = "reward") -> None:
+        """Keeps what the group's rollouts are worth, for people to look at; a later value wins.
+
+        Args:
+            rewards: [n], one for each of `rollouts`, in their order; finite.
+            name: Of the figure; lists compare groups by `reward`.
+
+        Raises:
+            ValueError: There is another number of rewards than of rollouts.
+            BatchRejected: One is not finite, or the name is none; `faults` lists all of it.
+            RequestRefused: They would take more memory than a batch's annotations may.
+        """
+        from rolloutpool_trainer.capabilities.grading import calls
+
+        if len(rewards) != len(self.rollouts):
+            raise ValueError(f"group {self.name} has {len(self.rollouts)} rollouts, not {len(rewards)}")
+        # Rollouts that were run again are in batches of their own.
+        batches: dict[str, dict[int | str, float]] = {}
+        for rollout, reward in zip(self.rollouts, rewards, strict=True):
+            batches.setdefault(rollout.batch_id, {})[rollout.index] = float(reward)
+        for batch_id, values in batches.items():
+            for call in calls.annotate(batch_id, {name: values}, {}):
+                self._client.ask(call)

@@ -1,8 +1,7 @@
 """Which places may stand together; that the scripts keep to it is shown by the store's state machine."""
 
 import pytest
-
-from rolloutpool_common.store.places import Place, fault_in
+from tests.support.places import Place, fault_in
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_common.protocol.policy_version import version_number
+from rolloutpool_common.tokens.versions import version_number
 
 
 @pytest.mark.parametrize(
