@@ -82,10 +82,13 @@ class SglangServer(ImitatedEngine):
                     }
                 },
             )
-        if len(prompt) + sampling.max_new_tokens >= self.context:
+        if len(prompt) + sampling.max_new_tokens > self.context:
             why = f"Requested token count exceeds the model's maximum context length of {self.context} tokens."
             raise Refusal(400, {"error": {"message": why}})
-        answer = await self.answer(body.rid, prompt, sampling.max_new_tokens)
+        if len(prompt) >= self.context - 6:
+            why = f"exceeds the maximum allowed length ({self.context - 6} tokens). Use a shorter input"
+            raise Refusal(400, {"error": {"message": f"Input length ({len(prompt)} tokens) {why}"}})
+        answer = await self.answer(body.rid, prompt, min(sampling.max_new_tokens, self.context - 2 - len(prompt)))
         self.salts.append(body.cache_salt)
         seen = prompt if self.cuts_to is None else prompt[-self.cuts_to :]
         finish: dict[str, Any] = {"type": answer.finish}

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from rolloutpool_common.outcomes import RolloutEnd, RolloutStatus
-from rolloutpool_common.protocol.endpoint import LogprobsMode
+from rolloutpool_common.protocol.endpoint import EndpointProtocol, LogprobsMode
 from rolloutpool_common.protocol.environments import EnvironmentReport
 from rolloutpool_common.protocol.journal import JournalRecord, ObservationRecord
 from rolloutpool_common.protocol.kept_journal import keep_journal
@@ -25,8 +25,10 @@ MOST_TOOLS_BYTES = 16_384
 """Of the definitions of an environment's tools."""
 MOST_SNAPSHOTS = 256 * 1024
 """Characters of an environment's snapshots, over all turns of a rollout."""
-_SHAPING = frozenset({"frequency_penalty", "min_p", "presence_penalty", "repetition_penalty", "top_k"})
-"""Sampling parameters that change what is sampled from."""
+_NARROWING = frozenset({"min_p", "top_k"})
+"""Sampling parameters that leave ids out, as `top_p` does."""
+_SHAPING = _NARROWING | {"frequency_penalty", "presence_penalty", "repetition_penalty"}
+"""Sampling parameters that change what is sampled from, as `temperature` does."""
 
 
 def make_result(
@@ -106,9 +108,13 @@ def _token_warnings(talk: Conversation) -> list[str]:
 def _engine_warnings(talk: Conversation) -> list[str]:
     """Lists what a trainer should know of turns that an engine has sampled."""
     spec, found = talk.spec, []
-    sampling = spec.sampling_params
-    shaped = sampling.temperature != 1 or sampling.top_p != 1 or bool(_SHAPING & sampling.extra().keys())
-    if talk.turns and spec.reported_logprobs is LogprobsMode.RAW and shaped:
+    sampling, more = spec.sampling_params, spec.sampling_params.extra().keys()
+    if spec.reported_logprobs is LogprobsMode.RAW:
+        other = sampling.temperature != 1 or sampling.top_p != 1 or bool(_SHAPING & more)
+    else:
+        # SGLang 0.5.23 gives them after the temperature, and over all ids: it narrows only what it samples from.
+        other = spec.protocol is EndpointProtocol.SGLANG and (sampling.top_p != 1 or bool(_NARROWING & more))
+    if talk.turns and other:
         found.append("raw_logprobs")
     if any(turn.resampled for turn in talk.measures.turns):
         found.append("turn_resampled")

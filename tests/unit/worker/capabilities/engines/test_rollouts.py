@@ -186,6 +186,9 @@ async def test_what_the_engine_refuses_is_reported(
         ("vllm", vllm_server, {}, False),
         ("sglang", sglang_server, {"sampling_params": {"temperature": 0.7}}, False),
         ("sglang", sglang_server, {"sampling_params": {"temperature": 0.7}, "logprobs_mode": "raw"}, True),
+        # It narrows what it samples from, and not what it reports (`make test-sglang`).
+        ("sglang", sglang_server, {"sampling_params": {"top_p": 0.9}}, True),
+        ("sglang", sglang_server, {"sampling_params": {"top_k": 5}, "logprobs_mode": "processed"}, True),
     ],
 )
 async def test_raw_log_probabilities_of_a_shaped_distribution_are_a_warning(

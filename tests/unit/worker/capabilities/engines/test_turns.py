@@ -201,7 +201,8 @@ async def test_a_context_that_is_full_ends_the_turn_unasked(
     store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:
     async with server(tokenizer, IDS) as engine:
-        engine.context = len(PROMPT)
+        # SGLang takes no prompt that leaves only six places.
+        engine.context = len(PROMPT) + (6 if protocol == "sglang" else 0)
         channel = await channels.to(store, engine, protocol)
         turn = await channel.sample(2, prompt())
         assert (turn.parts, turn.finish) == ((), Finish.LENGTH)
@@ -210,16 +211,25 @@ async def test_a_context_that_is_full_ends_the_turn_unasked(
     assert engine.asked == []
 
 
+async def test_an_engine_with_less_memory_than_context_is_asked_for_what_it_can(
+    store: Store, channels: Channels, tokenizer: ChatTokenizer
+) -> None:
+    async with sglang_server(tokenizer, IDS) as engine:
+        said = "Input length (9 tokens) exceeds the maximum allowed length (5 tokens). Use a shorter input."
+        engine.refusals = [Refusal(400, {"error": {"message": said}})]
+        turn = await (await channels.to(store, engine, "sglang")).sample(2, prompt())
+    assert (turn.ids, turn.finish) == (IDS[:6], Finish.LENGTH)
+
+
 @BOTH
 async def test_an_engine_that_does_not_tell_its_context_length_tells_it_by_refusing(
     store: Store, channels: Channels, tokenizer: ChatTokenizer, protocol: str, server: Any
 ) -> None:
     async with server(tokenizer, IDS) as engine:
         engine.tells_context = False
-        engine.context = len(PROMPT) + 6
+        engine.context = len(PROMPT) + (8 if protocol == "sglang" else 6)
         turn = await (await channels.to(store, engine, protocol)).sample(2, prompt())
-        fits = 5 if protocol == "sglang" else 6
-        assert (turn.ids, turn.finish) == (IDS[:fits], Finish.LENGTH)
+        assert (turn.ids, turn.finish) == (IDS[:6], Finish.LENGTH)
         assert [asked.status for asked in engine.asked] == [400, 200]
         # An engine that refuses what fits is not asked for ever.
         engine.refusals = [Refusal(400, {"error": {"message": "This model's maximum context length is 9 tokens."}})]

@@ -50,8 +50,14 @@ class EngineApi(Protocol):
     """Where turns are sampled, the best first; a later one is for engines that lack those before it."""
     version_path: str
     """Where the engine says which weights it has: `weight_version`."""
-    unused: int
-    """By how much prompt and answer together must be shorter than the context."""
+
+    def room(self, context: int, prompt: int) -> int:
+        """How many ids it samples behind a prompt at the most; 0 or less where it takes no such prompt."""
+        ...
+
+    def told_context(self, refusal: str) -> int | None:
+        """Reads the context length from the words of a refusal; None where they name none."""
+        ...
 
     def body(self, path: str, call: EngineCall) -> bytes:
         """Writes the request for a call."""

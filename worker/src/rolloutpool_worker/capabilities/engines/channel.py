@@ -24,7 +24,6 @@ known, the rollout's own name is used.
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -72,8 +71,6 @@ _NO_VERSION = frozenset({"", "default"})
 _NOT_THERE = frozenset({403, 404, 405})
 _PAUSED = 503
 _TOO_LONG = 400
-_LENGTH = re.compile(r"(?:maximum (?:context|model) length (?:is|of) |context length \(?)(\d{1,9})")
-"""How the two engines say that a prompt is too long: each of their sentences names the context length."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ class EngineChannel:
 
         length = await self._engines.context_length(spec.server_url, spec.model, ask)
         wanted = spec.sampling_params.max_tokens - done
-        return wanted if length is None else min(wanted, length - self._api.unused - prompt - done)
+        return wanted if length is None else min(wanted, self._api.room(length, prompt + done))
 
     async def _let_through(self, prompt: LedgerPrompt, done: int, salt: str) -> str:
         """Waits until the next call may be made, and returns its salt, which is the last call's if that has sampled."""
@@ -265,10 +262,9 @@ class EngineChannel:
         if error.http_status in _NOT_THERE and path != self._api.paths[-1]:
             self._engines.learn_lack(origin, path)
             return True
-        found = _LENGTH.search(error.said) if error.http_status == _TOO_LONG else None
-        if found is None:
+        length = self._api.told_context(error.said) if error.http_status == _TOO_LONG else None
+        if length is None:
             return False
-        length = int(found[1])
         known = self._engines.known_length(origin, self._spec.model)
         # Only once: an engine that refuses what fits into the length that it names would be asked for ever.
         if known is not None and known <= length:

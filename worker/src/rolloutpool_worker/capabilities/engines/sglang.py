@@ -4,6 +4,7 @@ It serves one model, and so is told no name. Recent versions report the spans of
 last version alone; then it is only known that no id is of a later one, and the version is written `<=NAME`.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,11 @@ from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, S
 
 GENERATE = "/generate"
 _START = "routed_experts_start_len"
+_CONTEXT = re.compile(r"context length (?:of |\()(\d{1,9})")
+_TAKEN = re.compile(r"maximum allowed length \((\d{1,9})")
+"""How long a prompt must not be; less than the context says where the memory for caches is smaller."""
+_LEFT, _UNUSED = 6, 2
+"""It takes no prompt that leaves so few places of the context, and never fills the last ones (0.5.23)."""
 _ENTRY = 2
 """Values of an entry that must be there. Of `[log-probability, id, text]`, the text may be missing."""
 
@@ -30,8 +36,6 @@ class SglangApi:
 
     paths: Sequence[str] = (GENERATE,)
     version_path = "/model_info"
-    # It refuses what would fill the context to its last place.
-    unused = 1
 
     def __init__(self, spec: RolloutSpec, stop_ids: Sequence[int]) -> None:
         """Prepares what is equal in all calls of a rollout."""
@@ -58,6 +62,16 @@ class SglangApi:
         if AttachmentKind.SAMPLING_MASK in self._attach:
             fields["return_sampling_mask"] = True
         return with_ids("input_ids", call.prompt, fields)
+
+    def room(self, context: int, prompt: int) -> int:
+        """See `EngineApi`."""
+        return context - _UNUSED - prompt if context - prompt > _LEFT else 0
+
+    def told_context(self, refusal: str) -> int | None:
+        """See `EngineApi`."""
+        if (found := _CONTEXT.search(refusal)) is not None:
+            return int(found[1])
+        return None if (found := _TAKEN.search(refusal)) is None else int(found[1]) + _LEFT
 
     def names(self, reader: ReplyReader) -> Sequence[Any]:
         """See `EngineApi`."""

@@ -4,6 +4,7 @@ The first needs a server flag (`--enable-scale-out`), without which it answers 4
 second is always there. It samples 16 tokens where `max_tokens` is missing, so that is always sent.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from rolloutpool_worker.capabilities.engines.reply import Finish, ReplyReader, S
 
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
+_CONTEXT = re.compile(r"maximum (?:context|model) length (?:is|of) (\d{1,9})")
 
 
 class VllmApi:
@@ -28,7 +30,6 @@ class VllmApi:
 
     paths: Sequence[str] = (GENERATE, COMPLETIONS)
     version_path = "/weight_info"
-    unused = 0
 
     def __init__(self, spec: RolloutSpec, stop_ids: Sequence[int]) -> None:
         """Prepares what is equal in all calls of a rollout."""
@@ -62,6 +63,15 @@ class VllmApi:
                 "return_weight_versions": True,
             },
         )
+
+    def room(self, context: int, prompt: int) -> int:
+        """See `EngineApi`."""
+        return context - prompt
+
+    def told_context(self, refusal: str) -> int | None:
+        """See `EngineApi`."""
+        found = _CONTEXT.search(refusal)
+        return None if found is None else int(found[1])
 
     def names(self, reader: ReplyReader) -> Sequence[Any]:
         """See `EngineApi`."""
