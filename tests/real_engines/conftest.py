@@ -1,4 +1,4 @@
-"""A real vLLM over a model that calls its tool, and a pool beside it (`make test-vllm`)."""
+"""Real engines over a model that calls its tool, and a pool beside them (`make test-vllm`, `make test-sglang`)."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.vllm.server import ENVIRONMENT, PYTHON, VllmServer
+from tests.real_engines.server import BUILD, TORCH, EngineServer, OlderVllmServer, SglangServer, VllmServer
 
 from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -15,17 +15,10 @@ from rolloutpool_trainer import LocalPool, callback_app, serve_callback
 from rolloutpool_trainer.testing import ScriptedPolicy
 
 VERSIONS = ("1", "2")
-CONTEXT = 320
-"""The prompts have about 200 ids."""
+CONTEXT = 400
+"""Of the engines that are `SMALL`; the prompts have about 200 ids."""
 LESSONS = 200
 TRAIN_SECONDS = 900
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not (ENVIRONMENT / ".complete").exists():
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason="needs vLLM: make test-vllm"))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +46,7 @@ def weights(pool: LocalPool, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     rows.write_text(json.dumps([{name: list(getattr(sample, name)) for name in fields} for sample in samples]))
     found = {version: folder / version for version in VERSIONS}
     subprocess.run(
-        [PYTHON, Path(__file__).with_name("model.py"), "train", rows, *found.values()],
+        [TORCH, Path(__file__).with_name("model.py"), "train", rows, *found.values()],
         check=True,
         timeout=TRAIN_SECONDS,
     )
@@ -62,18 +55,30 @@ def weights(pool: LocalPool, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
-@pytest.fixture(scope="session")
-def vllm(weights: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """One with `/inference/v1/generate`; tests may give it other weights."""
-    server = VllmServer(weights["1"], tmp_path_factory.mktemp("vllm") / "log", ["--enable-scale-out"])
+ENGINES: dict[str, tuple[type[EngineServer], str, list[str], str | None]] = {
+    "vllm": (VllmServer, "vllm", [], None),
+    "vllm, completions": (OlderVllmServer, "vllm", ["--max-model-len", str(CONTEXT)], "sesame"),
+    "sglang": (SglangServer, "sglang", ["--context-length", str(CONTEXT)], "sesame"),
+}
+"""Class, environment, options, key."""
+SMALL = ("vllm, completions", "sglang")
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def engine(
+    request: pytest.FixtureRequest, weights: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineServer]:
+    """One of them after the other. Tests may give it other weights, and kill it."""
+    kind, _, options, key = ENGINES[request.param]
+    server = kind(weights["1"], tmp_path_factory.mktemp("engine") / "log", options, key=key)
     yield server
     server.kill()
 
 
-@pytest.fixture(scope="session")
-def small(weights: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """One with `/v1/completions` alone, a key, and little context."""
-    log = tmp_path_factory.mktemp("small") / "log"
-    server = VllmServer(weights["1"], log, ["--max-model-len", str(CONTEXT)], key="sesame")
-    yield server
-    server.kill()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and isinstance(item, pytest.Function):
+            environment = ENGINES[str(item.callspec.params["engine"])][1]
+            if not (BUILD / environment / ".complete").exists():
+                item.add_marker(pytest.mark.skip(reason=f"needs an engine: make test-{environment}"))
