@@ -73,6 +73,8 @@ TOO_LATE: tuple[ErrorKind, str] = (
 )
 STOPS: tuple[ErrorKind, str] = ("failed", "this door stops; ask again, and the same turn is found")
 """To those that still wait when the server cancels them, `FINISH_SECONDS` after it was told to stop."""
+LAST_SECONDS = 1.0
+"""For so long that is said to one of them."""
 REFUSED: Mapping[Outcome, tuple[ErrorKind, str]] = {
     "gone": ("unknown", "this session is unknown, or its batch was deleted"),
     "over": ("ended", "this session has ended"),
@@ -120,7 +122,7 @@ class Door:
         except DoorRefusal as refusal:
             await refuse(send, dialect, refusal)
         except asyncio.CancelledError:
-            await refuse(send, dialect, DoorRefusal(*STOPS))
+            await _while_it_stops(refuse(send, dialect, DoorRefusal(*STOPS)))
         except SecretUnreadable as error:
             _log.error("session unreadable", error=error.message)
             await refuse(send, dialect, DoorRefusal("failed", "this door lacks the key of the API's secrets file"))
@@ -215,7 +217,7 @@ class Door:
                 with suppress(StoreError):
                     taken = await self._calls.take(session, call, came, end=end)
         except asyncio.CancelledError:
-            await answer.fail(*STOPS)
+            await _while_it_stops(answer.fail(*STOPS))
         finally:
             gone.cancel()
             if whole:
@@ -365,6 +367,13 @@ def _sent(given: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     except orjson.JSONEncodeError:
         pass
     return {"dialect": dialect.name, "fields": {name[:64]: "(left out)" for name in [*how][:32]}}
+
+
+async def _while_it_stops(saying: Awaitable[None]) -> None:
+    # One that does not read must not keep the door from ending.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_SECONDS):
+            await saying
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:

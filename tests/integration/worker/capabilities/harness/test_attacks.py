@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,32 @@ async def test_a_door_that_stops_says_so_to_those_that_wait(redis_url: str, led_
     assert [one.json()["error"]["type"] for one in said] == ["overloaded_error", "server_error"]
     assert all("this door stops; ask again" in one.text for one in said)
     assert half.startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_door_stops_although_a_program_does_not_read_its_reply(redis_url: str, led_url: str) -> None:
+    """It was told that the door stops, and the door waited for ever until it had read that."""
+    with running_door(redis_url) as door, socket.socket() as program:
+        async with opened_pool(redis_url) as pool:
+            session = await opened(pool, door, led_url)
+            # Its reply does not fit into the buffers of both ends.
+            program.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            program.connect(("127.0.0.1", int(door.url.rpartition(":")[2])))
+            body = json.dumps({"model": "m", "messages": [USER]}).encode()
+            head = f"POST {session.url.removeprefix(door.url)}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+            head += f"authorization: Bearer {session.key}\r\ncontent-length: {len(body)}\r\n\r\n"
+            program.sendall(head.encode() + body)
+            sessions = Sessions(pool.store)
+
+            async def waits() -> bool:
+                return (await sessions.state(session.uid)).waiting == 1
+
+            await until(waits, 10)
+            message = {"role": "assistant", "content": "x" * 8_000_000, "tool_calls": []}
+            reply = {"message": message, "finish_reason": "stop", "prompt_tokens": 1, "sampled_tokens": 1}
+            await sessions.answer(await claim(pool.store, session.uid), 1, reply)
+            await asyncio.to_thread(program.recv, 1, socket.MSG_PEEK)
+            door.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(eventually, lambda: door.process.poll() is not None)
 
 
 async def test_a_session_that_waits_on_many_connections_takes_no_other_s(redis_url: str, led_url: str) -> None:
