@@ -10,6 +10,7 @@ from tests.support.api_documents import result as result_document
 from tests.unit.worker.capabilities.harness.test_lines import SHELL, USER, Message, given_back, result_of, said
 
 from rolloutpool_common.capabilities.harness.wire import TRAINED, LineKind
+from rolloutpool_common.protocol import messages
 from rolloutpool_common.protocol.result import RolloutResult, Sample
 from rolloutpool_common.tokens.samples import SampleSegment
 from rolloutpool_worker.capabilities.harness.lines import Lines, TalkLine
@@ -194,6 +195,9 @@ def test_each_sampled_token_is_in_one_sample_or_counted(data: st.DataObject) -> 
         assert (told.trained_tokens, kept + sum(told.left_out.values())) == (kept, told.tokens)
         assert told.kind in kinds or not kept
     assert sum(told.kind is LineKind.MAIN for told in report.lines) <= 1
+    if report.told is not None:
+        real = talk.lines.all[report.told.line - 1].real
+        assert result.messages == [messages.Message.model_validate(message) for message in real]
     for sample in result.samples:
         assert len(sample.response_ids) == len(sample.response_mask) == len(sample.response_logprobs)
         assert sum(segment.n for segment in sample.segments) == len(sample.response_ids)

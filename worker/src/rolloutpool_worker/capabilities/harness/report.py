@@ -261,7 +261,8 @@ def complete(
     report = HarnessReport(calls=calls.taken, lines=reports, places=calls.places, asked=_ways(calls.asked))
     # The replay record has all that was sampled, and is no record of what is delivered.
     changes: dict[str, object] = {"samples": samples, "harness": report, "replay": None}
-    if chain := _chain(lines):
+    # What a program said that died is told only where the one after it has said nothing.
+    if chain := _chain([line for line in lines if _lives(line, calls.lost)] or lines):
         changes["messages"] = [Message.model_validate(message) for message in chain[-1].real]
     return result.model_copy(update=changes)
 
