@@ -40,7 +40,7 @@ def nemo_gym_response(result: RolloutResult, params: dict[str, Any]) -> dict[str
         )
     (row,) = rows
     items, written = _items(row)
-    if written != row.told_calls or max((turn for turn, *_ in row.turn_ranges), default=0) > written:
+    if written != row.needed_calls or max((turn for turn, *_ in row.turn_ranges), default=0) > written:
         raise ExportRefused(
             f"Rollout {result.rollout_id} has {row.told_calls} turns, but {written} messages of the policy: an "
             "agent edited its history, and it can't be told which message a turn became."

@@ -148,6 +148,17 @@ class TrainingRow:
         told = harness.told
         return told.turns if told is not None and self.index in told.samples else None
 
+    @property
+    def needed_calls(self) -> int:
+        """As `told_calls`, for exports that need each message; raises `ExportRefused` where it is none."""
+        if self.told_calls is None:
+            raise ExportRefused(
+                f"Sample {self.index} of rollout {self.result.rollout_id} is of another line of talk than its "
+                "transcript, and this export needs each message. Train no sub-agents (`harness.train`), or take "
+                "another export."
+            )
+        return self.told_calls
+
     @cached_property
     def messages(self) -> list[dict[str, Any]]:
         """The whole transcript; empty where it is of another line of talk."""

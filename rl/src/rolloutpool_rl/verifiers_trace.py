@@ -56,12 +56,7 @@ def _append_path(nodes: list[dict[str, Any]], row: TrainingRow) -> None:
     messages, first = row.messages, row.first_sampled
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= first]
     segments = [segment for segment in row.sample.segments if segment.kind == "sampled"]
-    if row.told_calls is None:
-        raise ExportRefused(
-            f"Sample {row.index} of rollout {row.result.rollout_id} is of another line of talk than its transcript, "
-            "and a trace needs each message. Submit with `harness.train` of `main` alone, or take the other exports."
-        )
-    if len(answers) != row.told_calls or any(segment.turn > len(answers) for segment in segments):
+    if len(answers) != row.needed_calls or any(segment.turn > len(answers) for segment in segments):
         raise ExportRefused(
             f"Rollout {row.result.rollout_id} has {row.told_calls} turns, but {len(answers)} messages of the "
             "policy: an agent edited its history, and it can't be told which message a turn became."

@@ -58,6 +58,9 @@ def test_a_title_that_a_program_asked_for_beside_its_line_is_no_turn_of_it() -> 
     main = side | {"line": 2, "kind": "main", "turns": 2, "samples": [0]}
     session = rollout(4, ONE, num_llm_calls=3, harness={"calls": 3, "lines": [side, main]})
     assert nemo_gym_response(session, {}) == nemo_gym_response(rollout(4, ONE), {})
+    child = rollout(4, ONE, num_llm_calls=3, harness={"calls": 3, "lines": [main | {"samples": []}]})
+    with pytest.raises(ExportRefused, match="is of another line of talk than its transcript"):
+        nemo_gym_response(child, {})
 
 
 def test_a_turn_over_an_update_of_the_weights_is_one() -> None:
