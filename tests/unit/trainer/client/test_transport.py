@@ -7,7 +7,9 @@ from rolloutpool_trainer.errors import ClientError, PoolUnavailable
 
 
 @pytest.mark.parametrize("client", [RolloutClient, AsyncRolloutClient])
-@pytest.mark.parametrize("address", ["127.0.0.1:9000", "pool", "", "ftp://pool", "http://[::1", "http://pool:port"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9000", "pool", "", "ftp://pool", "http:pool:9000", "http://[::1", "http://pool:port"]
+)
 def test_what_is_no_address_is_refused_at_once(client: type, address: str) -> None:
     """It was asked for a minute, as a pool that is down."""
     with pytest.raises(ClientError, match="is like http://pool:9000, and this one is") as caught:

@@ -46,9 +46,10 @@ def connection_settings(base_url: str, api_key: str | None) -> dict[str, Any]:
 
 def _is_address(text: str) -> bool:
     try:
-        return httpx.URL(text).scheme in ("http", "https")
+        address = httpx.URL(text)
     except httpx.InvalidURL:
         return False
+    return address.scheme in ("http", "https") and address.host != ""
 
 
 def timeouts(call: calls.Call[calls.T]) -> httpx.Timeout:
