@@ -14,7 +14,7 @@ local function after_silence(now, lease_ms)
   if before ~= epoch() or now - tonumber(at) >= 5000 then
     for _, uid in ipairs(redis.call('ZRANGE', HELD, 0, -1)) do redis.call('ZADD', HELD, str(now + lease_ms), uid) end
   end
-  return now - tonumber(started or '0') < 5000
+  return math.abs(now - tonumber(started or '0')) < 5000
 end
 
 -- Whether there is such a rollout. While its batch is deleted there is none any more: what says that it has ended goes first.
