@@ -142,7 +142,7 @@ class Door:
 
     async def _admitted(self, uid: str, headers: Mapping[bytes, str]) -> tuple[OpenSession, int]:
         """Finds whose program calls, and from which place."""
-        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").rpartition(" ")[2]
+        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").strip().rpartition(" ")[2]
         session = await self._calls.session(uid, time.monotonic() + self._settings.door_hold_seconds)
         place = None if session is None else session.place_of(key)
         # Unknown sessions are told apart from wrong keys to nobody.

@@ -98,7 +98,7 @@ async def test_a_program_outlasts_a_redis_that_is_away_for_longer_than_its_lease
 
 
 async def test_a_door_that_stops_says_so_to_those_that_wait(redis_url: str, led_url: str) -> None:
-    """No worker runs, so all calls wait; one is not even sent to its end."""
+    """No worker runs, so all calls wait; one is not even sent to its end, and has a blank behind its key."""
     with running_door(redis_url) as door:
         async with opened_pool(redis_url) as pool:
             session = await opened(pool, door, led_url)
@@ -113,7 +113,7 @@ async def test_a_door_that_stops_says_so_to_those_that_wait(redis_url: str, led_
             await until(waits, 10)
             reader, writer = await asyncio.open_connection("127.0.0.1", int(door.url.rpartition(":")[2]))
             head = f"POST {session.url.removeprefix(door.url)}/v1/responses HTTP/1.1\r\nhost: x\r\n"
-            writer.write(f"{head}authorization: Bearer {session.key}\r\ncontent-length: 9\r\n\r\n{{".encode())
+            writer.write(f"{head}authorization: Bearer {session.key} \r\ncontent-length: 9\r\n\r\n{{".encode())
             await writer.drain()
             await asyncio.sleep(0.2)
             door.process.send_signal(signal.SIGTERM)
