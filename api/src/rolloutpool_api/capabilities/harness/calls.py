@@ -225,6 +225,7 @@ class DoorCalls:
                 await News.of_door(self.store, self._address).listen(self._wake)
             # Redis may have been started again, without what was stored last.
             self._stored.clear()
+            self._early.clear()
             await asyncio.sleep(BEAT_SECONDS / 2)
 
     def _wake(self, heard: bytes) -> None:
