@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 from tests.support.batches import beat
-from tests.support.conversations import InsideConversation
+from tests.support.conversations import InsideConversation, spec_of
 from tests.support.fake_store import fake_store
 from tests.support.inside_worker import inside_worker
 from tests.support.scripted_trainer import scripted_trainer
@@ -19,12 +19,14 @@ from tests.support.trainer_script import say
 from tests.support.waiting import until
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
-from rolloutpool_common.rendering import Delta, TokenizerCache
+from rolloutpool_common.protocol.journal import TrainerKind
+from rolloutpool_common.rendering import Delta, TokenizerCache, TurnParser
 from rolloutpool_common.rendering.delta import DeltaRule
 from rolloutpool_common.rendering.proof.claims import Joint
 from rolloutpool_common.store import Store, keys
 from rolloutpool_common.store.workers import Beat
 from rolloutpool_worker.agents.tool_calls import AGENTS
+from rolloutpool_worker.capabilities.engines.tokens import EngineTokens
 from rolloutpool_worker.conversation.conversation import Conversation
 from rolloutpool_worker.process.doubts import SharedDoubts
 from rolloutpool_worker.process.worker import WorkerProcess
@@ -209,10 +211,13 @@ async def test_a_rollout_that_goes_on_elsewhere_is_warned_of_any_doubt_of_its_te
     # Which short cuts an earlier attempt has used, no record says.
     again = InsideConversation(tokenizer, whole.store)
     await again.conversation.sample()
+    engine = EngineTokens(spec_of(), tokenizer, [], TurnParser.of(tokenizer, []))
+    engine.resume(TrainerKind.UNKNOWN, [])
     tokenizer.doubts.hear(["0" * 16 + ".another"])
-    assert (whole.tokens.warnings, again.tokens.warnings) == ((), ())
+    assert (whole.tokens.warnings, again.tokens.warnings, engine.warnings) == ((), (), ())
     tokenizer.doubts.hear([tokenizer.fingerprint.template_sha256[:16] + ".any"])
-    assert (whole.tokens.warnings, again.tokens.warnings) == ((), ("delta_doubted",))
+    doubted = ("delta_doubted",)
+    assert (whole.tokens.warnings, again.tokens.warnings, engine.warnings) == ((), doubted, doubted)
 
 
 async def test_a_worker_reads_doubts_before_it_takes_work_and_with_its_beats(fake_redis: str, store: Store) -> None:

@@ -89,6 +89,7 @@ class EngineTokens(TokenTrack):
 
     def resume(self, kind: TrainerKind, messages: Sequence[dict[str, Any]]) -> None:
         """Follows a journaled turn: the ledger has all of it."""
+        self._resumed = True
 
     async def _shown_tools(self) -> list[dict[str, Any]] | None:
         return self.tools or None
