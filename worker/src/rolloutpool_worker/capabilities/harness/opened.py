@@ -79,7 +79,4 @@ class WorkerHarness(WorkerCapability):
     """A program calls the policy itself."""
 
     name = "harness"
-
-    def open(self, door: WorkerDoor) -> OpenHarness:
-        """Makes the sessions of a process."""
-        return OpenHarness(door)
+    opened = OpenHarness
