@@ -30,7 +30,8 @@ for n, by in string.gmatch(heard, '(%d+) (%S+ %S+ %S+)') do taken_call(key, n, b
 local now_place, calls, open, bytes, over, asked, replied, reuse = unpack(redis.call(
   'HMGET', key, 'place', 'calls', 'open', 'bytes', 'over', 'asked:' .. digest, 'replied', 'reuse'
 ))
-if (now_place or '1') ~= place then return { 'outcome', 'place' } end
+-- Of a later one Redis has lost that it was taken.
+if tonumber(place) < tonumber(now_place or '1') then return { 'outcome', 'place' } end
 
 -- Whether nobody holds the connection of a call any more that was not answered to its end.
 local function is_cut(by)

@@ -209,6 +209,22 @@ async def test_a_place_whose_taking_redis_has_lost_is_not_given_out_again(store:
     assert (state.place, state.end) == (1, SessionEnd() if ends else None)
 
 
+async def test_a_program_whose_place_redis_has_lost_may_call_before_its_runner_has_said_so(store: Store) -> None:
+    """It was told that its key is of an older place, and died of it."""
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    first = await session.sessions.take_place("t1", 15)
+    assert first is not None
+    await session.sessions.leave_place(first, None)
+    second = await session.sessions.take_place("t2", 15)
+    assert second is not None
+    await store.connection.redis.hdel(f"rp:rollout:{session.uid}:session", "lease")
+    await store.connection.redis.hset(f"rp:rollout:{session.uid}:session", "place", 1)
+    assert (await session.take(place=2)).outcome == "taken"
+    assert await session.sessions.hold_place(second, 15)
+    assert (await session.take(place=1)).outcome == "place"
+
+
 async def test_a_session_that_waits_for_its_grade_takes_no_call_and_needs_no_program(store: Store) -> None:
     """It ended by a limit while a call waited. Its group's other programs may need the runner meanwhile."""
     session = await opened(store, command=["x"])
