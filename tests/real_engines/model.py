@@ -55,7 +55,8 @@ def score(asked: dict[str, Any]) -> list[list[float]]:
     """Gives each id of a response its log-probability under its own weights, by one forward over the whole sample.
 
     Of `weights`, a folder for each version; `samples`, of which `versions` has a name for each response id, or null
-    where it wants none; and how it was sampled: `temperature`, `top_p`, `top_k`.
+    where it wants none; and how it was sampled: `temperature`, `top_p`, `top_k`, and whether top-p counts among what
+    top-k leaves (`renormalises`), or among all ids.
     """
     models: dict[str, Any] = {
         version: Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -81,7 +82,9 @@ def score(asked: dict[str, Any]) -> list[list[float]]:
 def _logprob(scores: torch.Tensor, token: int, asked: dict[str, Any]) -> float:
     """The log-probability within the ids that top-k and then top-p leave."""
     ordered, ids = scores.sort(descending=True)
-    kept = ordered[: asked["top_k"] or None].softmax(-1)
+    kept = ordered.softmax(-1)[: asked["top_k"] or None]
+    if asked["renormalises"]:
+        kept = kept / kept.sum()
     # The first id that reaches `top_p` stays.
     kept = kept[kept.cumsum(-1) - kept < asked["top_p"]]
     place = int((ids == token).nonzero())

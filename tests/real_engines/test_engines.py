@@ -17,9 +17,11 @@ from examples.agent import run_agent
 from tests.real_engines.conftest import CONTEXT, SMALL, VERSIONS, question
 from tests.real_engines.server import TORCH, EngineServer, OlderVllmServer
 
+from rolloutpool_common.capabilities.engines.attachments import AttachedPiece
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
 from rolloutpool_common.rendering import TINY
+from rolloutpool_rl.attachments import sampling_masks
 from rolloutpool_trainer import Batch, LocalPool, RolloutClient
 
 # A test may train the model and start an engine, which takes minutes beside other work.
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.timeout(1200)
 PROMPTS, SIZE, KEY = 16, 4, "sesame"
 TOLERANCE = 1e-4
 PLAIN: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+"""With a `top_k` of 0 for none."""
 
 
 def submit(
@@ -79,7 +82,7 @@ def difference(
         )
     file = folder / "asked.json"
     folders = {version: str(path) for version, path in weights.items()}
-    file.write_text(json.dumps({**PLAIN, **sampling, "weights": folders, "samples": asked}))
+    file.write_text(json.dumps({**PLAIN, "renormalises": True, **sampling, "weights": folders, "samples": asked}))
     model = Path(__file__).with_name("model.py")
     said = subprocess.run([TORCH, model, "score", file], check=True, capture_output=True, timeout=600).stdout
     pairs = [
@@ -112,12 +115,18 @@ def test_each_log_probability_is_the_models_own(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path, sampling: dict[str, Any]
 ) -> None:
     known, before = named(engine, weights), engine.calls
+    # SGLang's are over all ids, and the result says that they are not of what was sampled from. Its masks bring those.
+    masked = engine.protocol == "sglang" and sampling is not PLAIN
     with pool.client() as client:
         # The pool takes a `top_k` of 1 at the least, and none means all.
         batch = submit(
-            client, engine, sampling_params={"max_tokens": 80, **{name: n for name, n in sampling.items() if n}}
+            client,
+            engine,
+            sampling_params={"max_tokens": 80, **{name: n for name, n in sampling.items() if n}},
+            attach=["sampling_mask"] if masked else [],
         )
         results = list(batch.results())
+        within = [with_masks(result, client.attachments(result.uid).pieces) for result in results] if masked else []
     assert_whole(results)
     # Where nothing fits any more, a turn ends without a call.
     calls = sum(turn.sampled_tokens > 0 for result in results for turn in result.turns)
@@ -126,14 +135,29 @@ def test_each_log_probability_is_the_models_own(
     assert sum(result.num_tool_calls > 0 for result in results) > len(results) / 2
     # vLLM 0.32 names weights in `/inference/v1/generate` alone; since 0.33 in both.
     of = "1" if isinstance(engine, OlderVllmServer) else None
-    # SGLang's are over all ids, and the result says that they are not of what was sampled from.
-    warned = engine.protocol == "sglang" and sampling is not PLAIN
-    assert {tuple(result.warnings) for result in results} == {("raw_logprobs",) if warned else ()}
-    reported = {"temperature": sampling["temperature"]} if warned else sampling
+    assert {tuple(result.warnings) for result in results} == {("raw_logprobs",) if masked else ()}
+    reported = {"temperature": sampling["temperature"]} if masked else sampling
     compared, largest = difference(results, known, tmp_path, of=of, **reported)
     print(f"{calls} turns, {compared} log-probabilities, largest difference {largest:.1e}")
     assert compared == sum(result.response_tokens for result in results)
     assert largest <= TOLERANCE
+    if masked:
+        assert difference(within, known, tmp_path, **sampling, renormalises=False)[1] <= TOLERANCE
+
+
+def with_masks(result: RolloutResult, pieces: Sequence[AttachedPiece]) -> RolloutResult:
+    """With the log-probabilities within the sampling masks in the place of its own."""
+    found = sampling_masks(result, pieces)
+    samples = []
+    for sample, masks in zip(result.samples, found, strict=True):
+        assert [bool(here) for here in masks.present] == [flag == 1 for flag in sample.response_mask]
+        own = []
+        for place, token in enumerate(sample.response_ids):
+            kept = slice(masks.offsets[place], masks.offsets[place + 1])
+            assert not masks.present[place] or token in masks.ids[kept]
+            own.append(float(masks.logprobs[place]))
+        samples.append(sample.model_copy(update={"response_logprobs": own}))
+    return result.model_copy(update={"samples": samples})
 
 
 @pytest.mark.parametrize("engine", ["vllm"], indirect=True)
