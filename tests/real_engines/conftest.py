@@ -1,6 +1,7 @@
 """Real engines over a model that calls its tool, and a pool beside them (`make test-vllm`, `make test-sglang`)."""
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -80,5 +81,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and isinstance(item, pytest.Function):
             environment = ENGINES[str(item.callspec.params["engine"])][1]
-            if not (BUILD / environment / ".complete").exists():
+            # Each process of `make test` would train a model, and start engines of its own.
+            if "PYTEST_XDIST_WORKER" in os.environ or not (BUILD / environment / ".complete").exists():
                 item.add_marker(pytest.mark.skip(reason=f"needs an engine: make test-{environment}"))
