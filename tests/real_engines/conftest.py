@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.real_engines.server import BUILD, TORCH, EngineServer, OlderVllmServer, SglangServer, VllmServer
+from tests.real_engines.server import BUILD, TORCH, EngineServer, SglangServer, VllmCompletionsServer, VllmServer
 
 from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_common.testing import TINY_TOKENIZER
@@ -58,7 +58,7 @@ def weights(pool: LocalPool, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 ENGINES: dict[str, tuple[type[EngineServer], str, list[str], str | None]] = {
     "vllm": (VllmServer, "vllm", [], None),
-    "vllm, completions": (OlderVllmServer, "vllm", ["--max-model-len", str(CONTEXT)], "sesame"),
+    "vllm, completions": (VllmCompletionsServer, "vllm", ["--max-model-len", str(CONTEXT)], "sesame"),
     "sglang": (SglangServer, "sglang", ["--context-length", str(CONTEXT)], "sesame"),
 }
 """Class, environment, options, key."""

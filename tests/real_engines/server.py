@@ -136,7 +136,7 @@ class VllmServer(EngineServer):
         self.ask("/resume")
 
 
-class OlderVllmServer(VllmServer):
+class VllmCompletionsServer(VllmServer):
     """vLLM with `/v1/completions` alone."""
 
     paths: ClassVar[Sequence[str]] = ("/v1/completions",)

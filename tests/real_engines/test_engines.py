@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from examples.agent import run_agent
 from tests.real_engines.conftest import CONTEXT, SMALL, VERSIONS, question
-from tests.real_engines.server import TORCH, EngineServer, OlderVllmServer
+from tests.real_engines.server import TORCH, EngineServer, VllmCompletionsServer
 
 from rolloutpool_common.capabilities.engines.attachments import AttachedPiece
 from rolloutpool_common.outcomes import FailureKind, FinishReason, RolloutStatus
@@ -101,7 +101,7 @@ def assert_whole(results: Sequence[RolloutResult], n: int = PROMPTS * SIZE) -> N
     assert ends == {(RolloutStatus.COMPLETED, Alignment.EXACT, None)}
 
 
-def named(engine: EngineServer, weights: dict[str, Path]) -> dict[str, Path]:
+def given_first(engine: EngineServer, weights: dict[str, Path]) -> dict[str, Path]:
     """Loads the first weights, and empties what may be cached under their name."""
     engine.load(weights["1"], "1")
     engine.ask("/reset_prefix_cache" if engine.protocol == "vllm" else "/flush_cache")
@@ -114,7 +114,7 @@ def named(engine: EngineServer, weights: dict[str, Path]) -> dict[str, Path]:
 def test_each_log_probability_is_the_models_own(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path, sampling: dict[str, Any]
 ) -> None:
-    known, before = named(engine, weights), engine.calls
+    known, before = given_first(engine, weights), engine.calls
     # SGLang's are over all ids, and the result says that they are not of what was sampled from. Its masks bring those.
     masked = engine.protocol == "sglang" and sampling is not PLAIN
     with pool.client() as client:
@@ -134,7 +134,7 @@ def test_each_log_probability_is_the_models_own(
     # The model has learnt to call its tool, so most of them have several turns.
     assert sum(result.num_tool_calls > 0 for result in results) > len(results) / 2
     # vLLM 0.32 names weights in `/inference/v1/generate` alone; since 0.33 in both.
-    of = "1" if isinstance(engine, OlderVllmServer) else None
+    of = "1" if isinstance(engine, VllmCompletionsServer) else None
     assert {tuple(result.warnings) for result in results} == {("raw_logprobs",) if masked else ()}
     reported = {"temperature": sampling["temperature"]} if masked else sampling
     compared, largest = difference(results, known, tmp_path, of=of, **reported)
@@ -222,7 +222,7 @@ def test_an_engine_that_is_killed_loses_nothing(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path
 ) -> None:
     # What has no name before somebody names it is called `default`.
-    known = {**named(engine, weights), "default": weights["1"]}
+    known = {**given_first(engine, weights), "default": weights["1"]}
     with pool.client() as client:
         batch = submit(client, engine)
         results = []
@@ -241,7 +241,7 @@ def test_an_engine_that_is_killed_loses_nothing(
 def test_a_context_that_ends_is_asked_for_no_more_than_fits(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path
 ) -> None:
-    known = named(engine, weights)
+    known = given_first(engine, weights)
     with pool.client() as client:
         # The first prompts leave some fifty places, the last ones none, and each number between them comes.
         rollouts = [{"messages": [{"role": "user", "content": question(1) + " so" * n}]} for n in range(180, 260)]
@@ -265,7 +265,7 @@ def test_an_agent_at_the_door_is_sampled_by_an_engine(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path
 ) -> None:
     """It knows nothing of a pool, and its history goes to the engine as the ids that were sampled."""
-    known = named(engine, weights)
+    known = given_first(engine, weights)
     with pool.client() as client:
         batch = submit(client, engine, n=2, tools=[], harness={"external": True})
         for index in range(2 * SIZE):

@@ -28,7 +28,7 @@ class LogprobsMode(StrEnum):
     RAW = "raw"
     """The model's own, before temperature, penalties and top-p or top-k."""
     PROCESSED = "processed"
-    """The one that was sampled from."""
+    """The one that was sampled from; but SGLang keeps in it what top-p, top-k and min-p leave out (`raw_logprobs`)."""
 
 
 class EndpointOptions(EndpointFields):
