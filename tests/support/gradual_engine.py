@@ -9,16 +9,15 @@ What a call has sampled is noted before it is answered: these notes are the trut
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from tests.support.imitated_engine import Answer, CallName, ImitatedEngine
+from tests.support.scripted_ids import ScriptedIds
 from tests.support.waiting import until
-
-from rolloutpool_common.rendering import ChatTokenizer
 
 
 class Update(StrEnum):
@@ -49,25 +48,11 @@ class NotedCall:
     finish: str
 
 
-class IdPolicy(Protocol):
-    """Says what an engine samples."""
-
-    def draw(self, named: CallName, prompt: list[int], version: Callable[[], str]) -> Iterator[tuple[int, float]]:
-        """Samples id by id, each with its log-probability, up to the close id, which ends the turn.
-
-        Args:
-            named: Which call it is.
-            prompt: Its prompt; where the call goes on after an abort, it ends with what the turn has so far.
-            version: Says which weights are to sample the next id.
-        """
-        ...
-
-
 class GradualSampler:
     """Samples for one engine."""
 
     def __init__(
-        self, engine: ImitatedEngine, policy: IdPolicy, note: Callable[[NotedCall], object], *, pause: float
+        self, engine: ImitatedEngine, policy: ScriptedIds, note: Callable[[NotedCall], object], *, pause: float
     ) -> None:
         """Becomes the engine's sampler.
 
@@ -110,15 +95,14 @@ class GradualSampler:
         self._go_on()
         self._engine.paused.set()
 
-    async def reached(self, drawn: int, seconds: float = 120.0, *, holds: bool = False) -> None:
-        """Returns when so many ids were sampled; with `holds` no more are before an update, however late it is."""
-        if holds:
-            self._hold_at = drawn
+    async def holds_at(self, drawn: int) -> None:
+        """Returns when so many ids were sampled; no more are before an update, however late it is."""
+        self._hold_at = drawn
 
         async def enough() -> bool:
             return self.drawn >= drawn
 
-        await until(enough, seconds)
+        await until(enough, 120.0)
 
     def _go_on(self) -> None:
         self._hold_at = None
@@ -139,7 +123,7 @@ class GradualSampler:
         ids: list[int] = []
         logprobs: list[float] = []
         versions: list[str] = []
-        drawing = self._policy.draw(named, prompt, lambda: engine.version)
+        drawing = self._policy.draw(named, prompt)
         finish = "length"
         while len(ids) < most:
             await self._going.wait()
@@ -170,15 +154,3 @@ def spans_of(versions: Sequence[str]) -> list[dict[str, Any]]:
         spans.append({"version": version, "start": at, "end": at + n})
         at += n
     return spans
-
-
-def sampled_before(tokenizer: ChatTokenizer, prompt: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Splits a ChatML prompt where the policy's turn begins: what came before, and what the turn has so far.
-
-    An engine remembers nothing between two calls, so the prompt alone must say it.
-    """
-    head = tokenizer.encode("<|im_start|>assistant\n")
-    for start in range(len(prompt) - len(head), -1, -1):
-        if list(prompt[start : start + len(head)]) == head:
-            return list(prompt[: start + len(head)]), list(prompt[start + len(head) :])
-    raise AssertionError("a prompt without a turn of the policy")

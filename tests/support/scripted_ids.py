@@ -5,10 +5,9 @@ would be with a model.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.support.gradual_engine import sampled_before
 from tests.support.imitated_engine import CallName
 
 from rolloutpool_common.rendering import ChatTokenizer
@@ -27,21 +26,20 @@ class ScriptedIds:
         self._tokenizer = tokenizer
         self._policy = ScriptedPolicy(tokenizer, turns=turns)
 
-    def draw(self, named: CallName, prompt: list[int], version: Callable[[], str]) -> Iterator[tuple[int, float]]:
-        """See `IdPolicy`; all versions say the same."""
-        del version
+    def draw(self, named: CallName, prompt: list[int]) -> Iterator[tuple[int, float]]:
+        """Samples id by id, each with its log-probability, up to the close id, which ends the turn.
+
+        Args:
+            named: Which call it is.
+            prompt: Its prompt; where the call goes on after an abort, it ends with what the turn has so far.
+        """
         before, done = sampled_before(self._tokenizer, prompt)
-        whole = self.whole(named, before)
+        whole = self._whole(named, before)
         assert done == list(whole.token_ids[: len(done)]), "what the turn has so far is not what was sampled"
         yield from zip(whole.token_ids[len(done) :], whole.logprobs[len(done) :], strict=True)
 
-    def whole(self, named: CallName, before: list[int]) -> Generation:
-        """What is said in a turn, from its first id to its close id.
-
-        Args:
-            named: Which turn of which attempt.
-            before: The ids before the turn.
-        """
+    def _whole(self, named: CallName, before: list[int]) -> Generation:
+        """What is said in a turn, from its first id to its close id."""
         params = GenerateParams(
             rollout_id=f"{named.uid}/{named.attempt}",
             turn=named.turn,
@@ -69,3 +67,15 @@ def said(text: str) -> list[dict[str, Any]]:
         response = _RESPONSE.fullmatch(content)
         messages.append({"role": role, "content": response[1] if response else content})
     return messages
+
+
+def sampled_before(tokenizer: ChatTokenizer, prompt: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Splits a ChatML prompt where the policy's turn begins: what came before, and what the turn has so far.
+
+    An engine remembers nothing between two calls, so the prompt alone must say it.
+    """
+    head = tokenizer.encode("<|im_start|>assistant\n")
+    for start in range(len(prompt) - len(head), -1, -1):
+        if list(prompt[start : start + len(head)]) == head:
+            return list(prompt[: start + len(head)]), list(prompt[start + len(head) :])
+    raise AssertionError("a prompt without a turn of the policy")
