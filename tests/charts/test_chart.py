@@ -18,8 +18,10 @@ import pytest
 import yaml
 from scripts.render_chart import CHART, VERSIONS, Document, hold_to_kubernetes, main, render
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 
 from rolloutpool_common.security.api_keys import KeyScope, make_key
+from rolloutpool_trainer import RolloutClient, Unauthorized
 from rolloutpool_trainer.local.redis_server import find_server
 
 helm = pytest.importorskip("helm_python", reason="Helm's engine has an environment of its own: make test-chart")
@@ -38,6 +40,7 @@ ALL = {
         "settings": {"ROLLOUTPOOL_WORKER_SLOTS": 50, "ROLLOUTPOOL_LOG_LEVEL": "INFO"},
         "keda": {"enabled": True, "min": 0},
         "plugins": "my-plugins",
+        "environments": True,
         "tokenizersClaim": "tokenizers",
     },
     "api": {"replicas": 1, "settings": {"ROLLOUTPOOL_DOOR_URL": "https://door.example"}},
@@ -47,6 +50,13 @@ ALL = {
     "nodeSelector": {"pool": "cpu"},
     "tolerations": [{"key": "spot", "operator": "Exists"}],
 }
+MOUNTED = "/run/secrets/rolloutpool"
+ENVIRONMENT = """
+[shop]
+kind = "http"
+url = "http://127.0.0.1:9/shop"
+crash = "none"
+"""
 LEAST = {"door": {"enabled": False}, "flower": {"enabled": False}, "networkPolicy": {"enabled": False}}
 
 
@@ -255,18 +265,26 @@ def answers(url: str, seconds: float = 60) -> None:
             time.sleep(0.2)
 
 
+def answered(client: RolloutClient) -> bool:
+    """Whether the API knows the client's key."""
+    try:
+        return bool(client.workers())
+    except Unauthorized:
+        return False
+
+
 def test_the_rendered_commands_are_a_pool_that_passes_doctor(tmp_path: Path) -> None:
     ports = {name: free_port() for name in ("redis", "api", "door")}
     key, stored = make_key("chart", [KeyScope.ADMIN])
-    secrets = tmp_path / "secrets.keys"
     made = subprocess.run([COMMAND, "make-secrets-key"], capture_output=True, text=True, check=True)
-    secrets.write_text(made.stdout)
-    secrets.chmod(0o440)
-    given = {"<redis-url>": f"redis://127.0.0.1:{ports['redis']}/0", "<api-keys>": stored.entry()}
-    documents = rendered({"settings": {"HF_HUB_OFFLINE": 1}, "door": {"replicas": 1}})
+    mounted = {"secrets.keys": made.stdout, "api-keys": stored.entry(), "environments.toml": ENVIRONMENT}
+    for name, text in mounted.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o440)
+    given = {"<redis-url>": f"redis://127.0.0.1:{ports['redis']}/0"}
+    documents = rendered({"settings": {"HF_HUB_OFFLINE": 1}, "door": {"replicas": 1}, "worker": {"environments": True}})
     # What a cluster decides, and one machine has to decide otherwise.
     placed = {
-        "ROLLOUTPOOL_SECRETS_FILE": str(secrets),
         "ROLLOUT_SERVER_PORT": str(ports["api"]),
         "ROLLOUTPOOL_DOOR_PORT": str(ports["door"]),
         "ROLLOUTPOOL_DOOR_URL": f"http://127.0.0.1:{ports['door']}",
@@ -279,6 +297,12 @@ def test_the_rendered_commands_are_a_pool_that_passes_doctor(tmp_path: Path) -> 
         for role in ("api", "worker", "door"):
             document = documents["Deployment", role]
             env = {name: given.get(value, value) for name, value in variables(document).items()}
+            volumes = {one["name"]: one for one in document["spec"]["template"]["spec"]["volumes"]}
+            here = {
+                f"{MOUNTED}/{item['path']}": str(tmp_path / item["key"])
+                for item in volumes["secrets"]["secret"]["items"]
+            }
+            env = {name: here[value] if value.startswith(MOUNTED) else value for name, value in env.items()}
             env |= {name: value for name, value in placed.items() if name in env}
             command = [sys.executable, *container(document)["command"][1:]]
             stack.enter_context(running(command, env, tmp_path / f"{role}.log"))
@@ -294,3 +318,13 @@ def test_the_rendered_commands_are_a_pool_that_passes_doctor(tmp_path: Path) -> 
         env = {**os.environ, "ROLLOUTPOOL_API_KEY": key, "ROLLOUTPOOL_URL": f"http://127.0.0.1:{ports['api']}"}
         found = subprocess.run([COMMAND, "doctor"], env=env, capture_output=True, text=True, timeout=60, check=False)
         assert found.returncode == 0, found.stdout + found.stderr
+        with RolloutClient(env["ROLLOUTPOOL_URL"], api_key=key) as client:
+            assert [worker.environments for worker in client.workers()] == [["shop"]]
+            # What the Secret has now holds, and nobody was started again.
+            other, new = make_key("later", [KeyScope.ADMIN])
+            (tmp_path / "new").write_text(new.entry())
+            (tmp_path / "new").rename(tmp_path / "api-keys")
+            with RolloutClient(env["ROLLOUTPOOL_URL"], api_key=other) as late:
+                eventually(lambda: answered(late), seconds=30)
+            with pytest.raises(Unauthorized):
+                client.workers()

@@ -84,6 +84,12 @@ securityContext:
     defaultMode: 0440
     items:
       - {key: secrets.keys, path: secrets.keys}
+      {{- if eq .role "api" }}
+      - {key: api-keys, path: api-keys}
+      {{- end }}
+      {{- if and (eq .role "worker") .root.Values.worker.environments }}
+      - {key: environments.toml, path: environments.toml}
+      {{- end }}
       {{- if .root.Values.redisCa }}
       - {key: redis-ca.pem, path: redis-ca.pem}
       {{- end }}
