@@ -184,15 +184,15 @@ class Child:
         self._thread.join(timeout)
         return self.ended
 
-    def log_tail(self) -> str:
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Returns the last lines that the child wrote since it was first started."""
         if self.spec.log is None or not self.spec.log.exists():
             return "  | (it has no log)"
         with self.spec.log.open("rb") as file:
             file.seek(self._log_start)
             text = file.read().decode("utf-8", "replace")
-        lines = text.rstrip().splitlines()[-TAIL_LINES:]
-        return "\n".join(f"  | {line}" for line in lines) or "  | (it wrote nothing)"
+        tail = text.rstrip().splitlines()[-lines:]
+        return "\n".join(f"  | {line}" for line in tail) or "  | (it wrote nothing)"
 
     def failure(self) -> str:
         """Says why the child could not start, with the end of its log."""

@@ -6,6 +6,7 @@ does that.
 """
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ from rolloutpool_common.process.child import Child, ChildSpec, Role
 POLL_SECONDS = 0.05
 PROGRESS = 0.05
 """The share of a core above which a starting child gets on. One that only waits, and looks around, uses a fiftieth."""
+NOTE_SECONDS = 10.0
+"""After so long people are told what is waited for: over a Redis that was down, two minutes went by without a word."""
 KILLED_SECONDS = 5.0
 """How long a child may take to end after it was killed."""
 
@@ -55,11 +58,16 @@ class Supervisor:
         """Waits until children are ready, as long as they get on."""
         children = list(children)
         deadline, used = time.monotonic() + timeout, _cpu_seconds(children)
+        note_at = time.monotonic() + NOTE_SECONDS
         pause = threading.Event()
         while not ready():
             for child in children:
                 if child.ended:
                     raise self._error(child.failure())
+            if time.monotonic() > note_at:
+                note_at = math.inf
+                for child in children:
+                    self._report(f"still waiting for {child.spec.name}, which last wrote\n{child.log_tail(1)}")
             if time.monotonic() > deadline:
                 before, used = used, _cpu_seconds(children)
                 if used - before > PROGRESS * timeout and used < timeout * len(children):

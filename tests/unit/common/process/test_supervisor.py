@@ -131,6 +131,16 @@ def test_a_child_that_is_never_ready_is_an_error(supervisor: Supervisor, spec: M
         supervisor.wait_ready([child], lambda: False, 0)
 
 
+def test_people_are_told_once_what_is_waited_for(
+    supervisor: Supervisor, spec: MakeSpec, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{Supervisor.__module__}.NOTE_SECONDS", 0.0)
+    child = supervisor.start(spec(command=[sys.executable, "-S", "-c", "while True: pass"]))
+    looks = iter([False] * 5)
+    supervisor.wait_ready([child], lambda: next(looks, True), 20)
+    assert reports.lines == ["still waiting for child, which last wrote\n  | (it wrote nothing)"]
+
+
 @pytest.mark.slow
 def test_a_child_that_gets_on_has_time(supervisor: Supervisor, spec: MakeSpec, tmp_path: Path) -> None:
     """It used to be ended by the clock, however little of the machine it had got."""
