@@ -58,9 +58,3 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         settings(monkeypatch, **env)
-
-
-def test_the_old_name_of_the_trainer_down_timeout_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLLOUTPOOL_REDIS_URL", "redis://h")
-    monkeypatch.setenv("ROLLOUTPOOL_PORT_PATIENCE", "7.5")
-    assert WorkerSettings.from_environment().trainer_down_timeout == 7.5

@@ -4,7 +4,6 @@
 2. `from_environment` reads all of them, or raises `SettingsInvalid`, which names every variable that can't be used.
 3. An empty variable counts as one that is not set: a file of Compose passes on what its caller has left empty.
 4. `refuse_start` prints such an error for people, one line per variable, and gives the exit code.
-5. A variable that got a better name still works under its old one for a release. The log then names the new one.
 
 Values never appear in an error: a URL may hold a password.
 """
@@ -14,10 +13,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
-import structlog
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -28,12 +26,6 @@ from rolloutpool_common.security.targets import Targets
 PREFIX = "ROLLOUTPOOL_"
 REFUSED = 2
 """Exit code of a process that can't start with its settings."""
-OLD_NAMES = {
-    "ROLLOUTPOOL_TICKETS_OF": "rollouts_per_ticket",
-    "ROLLOUTPOOL_PORT_PATIENCE": "trainer_down_timeout",
-}
-"""Variables of 0.1 that have better names now, with the field that reads them."""
-
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
 
@@ -119,13 +111,8 @@ class ProcessSettings(BaseSettings):
     @classmethod
     def from_environment(cls) -> Self:
         """Read the environment."""
-        given: dict[str, Any] = {
-            field: os.environ[old]
-            for old, field in OLD_NAMES.items()
-            if field in cls.model_fields and os.environ.get(old) and not os.environ.get(_variable(field))
-        }
         try:
-            return cls(**given)
+            return cls()
         except ValidationError as error:
             lines = [cls._explain(item["loc"], item["type"], item["msg"]) for item in error.errors()]
             raise SettingsInvalid("\n".join(lines)) from None
@@ -187,15 +174,8 @@ class ActorSettings(ProcessSettings):
         return self.token_pieces_mb * 2**20
 
     def start_logging(self) -> None:
-        """Send this process's logs to standard error, and warn of variables that have a better name."""
+        """Send this process's logs to standard error."""
         configure_logs(self.log_level, self.log_format)
-        for old, field in OLD_NAMES.items():
-            if old in os.environ and field in type(self).model_fields:
-                structlog.stdlib.get_logger(__name__).warning(
-                    "this variable has a better name; the old one goes with the next release",
-                    old=old,
-                    new=_variable(field),
-                )
 
 
 def refuse_start(actor: str, error: RolloutPoolError) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutpool_common.process.settings import OLD_NAMES, ActorSettings, SettingsInvalid, refuse_start
+from rolloutpool_common.process.settings import ActorSettings, SettingsInvalid, refuse_start
 
 
 @pytest.fixture
@@ -22,10 +22,7 @@ def test_what_is_empty_is_not_set(environment: pytest.MonkeyPatch) -> None:
     for field in ActorSettings.model_fields:
         if field != "redis_url":
             environment.setenv(f"ROLLOUTPOOL_{field.upper()}", "")
-    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "")
     assert ActorSettings.from_environment() == unset
-    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
-    assert ActorSettings.from_environment().rollouts_per_ticket == 3
     environment.setenv("ROLLOUTPOOL_REDIS_URL", "")
     with pytest.raises(SettingsInvalid, match="ROLLOUTPOOL_REDIS_URL is not set"):
         ActorSettings.from_environment()
@@ -68,31 +65,3 @@ def test_a_database_has_a_number_in_its_place(environment: pytest.MonkeyPatch, r
     for right in ("redis://a", "redis://a/", "rediss://a/3?ssl_cert_reqs=none", "unix:///run/redis.sock?db=7"):
         environment.setenv("ROLLOUTPOOL_REDIS_URL", right)
         ActorSettings.from_environment()
-
-
-def test_an_old_name_still_works_and_the_log_names_the_new_one(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
-    settings = ActorSettings.from_environment()
-    assert settings.rollouts_per_ticket == 3
-    settings.start_logging()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "ROLLOUTPOOL_TICKETS_OF" in line
-    assert "ROLLOUTPOOL_ROLLOUTS_PER_TICKET" in line
-
-
-def test_the_new_name_wins_over_the_old_one(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "3")
-    environment.setenv("ROLLOUTPOOL_ROLLOUTS_PER_TICKET", "5")
-    assert ActorSettings.from_environment().rollouts_per_ticket == 5
-
-
-def test_a_bad_value_under_an_old_name_is_refused(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("ROLLOUTPOOL_TICKETS_OF", "17")
-    with pytest.raises(SettingsInvalid, match=r"^ROLLOUTPOOL_ROLLOUTS_PER_TICKET: "):
-        ActorSettings.from_environment()
-
-
-def test_old_names_are_no_variables_of_their_own() -> None:
-    assert not {name.removeprefix("ROLLOUTPOOL_").lower() for name in OLD_NAMES} & ActorSettings.model_fields.keys()
