@@ -37,21 +37,22 @@ def submit(
     client: RolloutClient,
     engine: EngineServer,
     *,
+    url: str | None = None,
     n: int = PROMPTS,
     run: str | None = None,
     **defaults: Any,
 ) -> Batch:
-    """Submits groups of rollouts that ask for sums."""
+    """Submits groups of rollouts that ask for sums; with `url` the engine is asked there."""
     options = {"tokenizer_name": TINY, "tools": ["add"], "sampling_params": {"max_tokens": 80}, "callback_api_key": KEY}
     options |= defaults
     rollouts = [{"messages": [{"role": "user", "content": question(i)}], "n": SIZE} for i in range(n)]
-    return client.submit(rollouts, trainer=trainer_of(engine), defaults=options, run=run)
+    return client.submit(rollouts, trainer=trainer_of(engine, url), defaults=options, run=run)
 
 
-def trainer_of(engine: EngineServer) -> dict[str, Any]:
+def trainer_of(engine: EngineServer, url: str | None = None) -> dict[str, Any]:
     """How a batch names it."""
     return {
-        "server_urls": [engine.url],
+        "server_urls": [url or engine.url],
         "protocol": engine.protocol,
         "model": "policy",
         "logprobs_mode": "processed",
