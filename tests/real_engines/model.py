@@ -1,7 +1,8 @@
-"""A tiny Qwen3 for vLLM, run by the Python that has torch: `train` it, or `score` samples by plain forwards.
+"""A tiny Qwen3 for engines, run by the Python that has torch: `train` it, or ask plain forwards of samples.
 
-    python model.py train ROWS.json FOLDER [FOLDER ...]
-    python model.py score SAMPLES.json
+    python model.py dense ROWS.json FOLDER [FOLDER ...]     trains one; `experts`, one with a mixture of experts
+    python model.py score SAMPLES.json                      says the log-probability of each id
+    python model.py route FOLDER SAMPLES.json               says which experts process each id
 
 It is trained on rollouts of the scripted policy until it calls its tool most of the time, so that its rollouts have
 several turns. Each folder gets the weights of some steps more than the one before.
@@ -14,26 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 FIRST_STEPS, MORE_STEPS, ROWS = 160, 15, 8
+SHAPE: dict[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,  # vLLM's attention on CPUs takes no smaller one
+    "max_position_embeddings": 4096,
+}
 
 
-def train(rows: list[dict[str, list[int]]], folders: list[Path]) -> None:
+def made(kind: str) -> Any:
+    """Makes a model, with eight experts in each layer, two for each id, or without."""
+    if kind == "experts":
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, num_experts=8, num_experts_per_tok=2))
+    return Qwen3ForCausalLM(Qwen3Config(**SHAPE))
+
+
+def train(kind: str, rows: list[dict[str, list[int]]], folders: list[Path]) -> None:
     """Writes the weights of several steps of one training."""
     torch.manual_seed(1)
     chosen = random.Random(1)
-    config = Qwen3Config(
-        vocab_size=4096,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,  # vLLM's attention on CPUs takes no smaller one
-        max_position_embeddings=4096,
-    )
-    model: Any = Qwen3ForCausalLM(config).train()
+    model = made(kind).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
     for folder, steps in zip(folders, [FIRST_STEPS] + [MORE_STEPS] * len(folders), strict=False):
         for _ in range(steps):
@@ -91,10 +99,23 @@ def _logprob(scores: torch.Tensor, token: int, asked: dict[str, Any]) -> float:
     return float((kept / kept.sum()).log()[place]) if place < len(kept) else float("-inf")
 
 
+def route(folder: str, samples: list[list[int]]) -> list[list[list[int]]]:
+    """Gives each id of some contexts its experts: of the first layer, best first, then of the second."""
+    model: Any = Qwen3MoeForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = []
+    for ids in samples:
+        with torch.no_grad():
+            layers = model(input_ids=torch.tensor([ids]), output_router_logits=True).router_logits
+        found.append(torch.cat([layer.topk(model.config.num_experts_per_tok).indices for layer in layers], 1).tolist())
+    return found
+
+
 if __name__ == "__main__":
     _, what, source, *rest = sys.argv
-    document = json.loads(Path(source).read_text())
-    if what == "train":
-        train(document, [Path(folder) for folder in rest])
-    else:
-        json.dump(score(document), sys.stdout)
+    match what:
+        case "score":
+            json.dump(score(json.loads(Path(source).read_text())), sys.stdout)
+        case "route":
+            json.dump(route(source, json.loads(Path(rest[0]).read_text())), sys.stdout)
+        case kind:
+            train(kind, json.loads(Path(source).read_text()), [Path(folder) for folder in rest])

@@ -152,7 +152,8 @@ class SglangServer(EngineServer):
     paths: ClassVar[Sequence[str]] = ("/generate",)
 
     def _command(self) -> list[str]:
-        sglang = [str(BUILD / "sglang" / "bin" / "python"), "-m", "sglang.launch_server", "--device", "cpu"]
+        launcher = str(Path(__file__).with_name("launch_sglang.py"))
+        sglang = [str(BUILD / "sglang" / "bin" / "python"), launcher, "--device", "cpu"]
         kernels = ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"]
         memory = ["--disable-overlap-schedule", "--max-total-tokens", "40000", "--skip-server-warmup"]
         return [*sglang, "--model-path", str(self._model), *kernels, *memory]
