@@ -32,12 +32,12 @@ def test_the_entry_that_is_printed_knows_the_key_that_is_printed() -> None:
 
 
 def test_an_entry_is_printed_with_quota_and_end() -> None:
-    given = ["make-key", "job7", "--quota", "open=5, bytes=2kb", "--expires", "2026-12-01"]
+    given = ["make-key", "job7", "--quota", "open=5, bytes=2kb", "--expires", "2126-12-01"]
     done = CliRunner().invoke(app, [*given, "--json"])
     assert done.exit_code == 0
     (entry,) = parse_keys(json.loads(done.stdout)["entry"])
     assert entry.quota == KeyQuota(open=5, bytes=2048)
-    assert entry.expires == datetime(2026, 12, 1, tzinfo=UTC)
+    assert entry.expires == datetime(2126, 12, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_an_entry_is_printed_with_quota_and_end() -> None:
     [
         *(["a b"], ["job7", "--scopes", "root"], ["public"], ["x:submit"]),
         *(["job7", "--quota", "open=lots"], ["job7", "--quota", "slots=3"], ["job7", "--expires", "soon"]),
+        ["job7", "--expires", "2026-11-01"],
     ],
 )
 def test_what_no_entry_can_be_is_refused(arguments: list[str]) -> None:

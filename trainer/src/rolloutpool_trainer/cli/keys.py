@@ -36,6 +36,8 @@ def make_api_key(
             quota=parse_quota(option.strip() for option in quota.split(",") if option.strip()),
             expires=parse_expiry(expires) if expires else None,
         )
+        if made.is_expired():
+            raise ValueError(f"--expires {expires} is past, so the key would open nothing")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
