@@ -265,3 +265,15 @@ async def test_calls_whose_rollout_ends_while_they_are_read_are_lost_with_the_cl
     await session.store.connection.redis.delete(f"rp:rollout:{session.uid}:said")
     with pytest.raises(ClaimLost):
         await session.sessions.read(session.claim, None, {})
+
+
+@pytest.mark.parametrize("counts", ["deaths", "losses"])
+async def test_a_runner_that_leaves_after_the_rollout_s_end_wants_no_place(store: Store, counts: Any) -> None:
+    """The last runner stops, or the program dies, in the moment of a cancel: nobody was left to take the place off."""
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    await store.rollouts.cancel(session.uid)
+    assert await session.sessions.leave_place(place, None, counts)
+    assert not await store.connection.redis.exists("rp:places:wanted", "rp:places:held")

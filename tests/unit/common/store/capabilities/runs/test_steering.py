@@ -18,7 +18,7 @@ from rolloutpool_common.capabilities.grading.kept import GradingClaim, KeptRollo
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.capabilities.runs.claimed import ClaimedRun
 from rolloutpool_common.capabilities.runs.steering import RunFacts, Runs, RunUnknown, TooManyRuns, VersionLower
-from rolloutpool_common.capabilities.runs.stored import StoredRuns
+from rolloutpool_common.capabilities.runs.stored import StoredRuns, steering_key
 from rolloutpool_common.capabilities.runs.wire import OnStale
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.batch import CancelCause, Priority
@@ -154,6 +154,8 @@ class TestPause:
         await redis.hset("rp:served", "clock_ms", 60_000)
         assert await end_pauses(store) == 1
         assert (await Runs(store).read(OWNER, RUN)).paused_at is None
+        # While it was paused it was kept for ever.
+        assert await redis.ttl(steering_key(KEY)) > 0
         status = await status_of(store, open_batch.batch_id)
         assert (status.cancel_cause, status.counts[RolloutStatus.CANCELLED]) == (CancelCause.PAUSE, 3)
         theirs = await store.batches.status(foreign.batch_id, "other")
