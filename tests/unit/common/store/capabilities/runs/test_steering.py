@@ -210,7 +210,8 @@ class TestGrades:
         assert await published(store) == [first.uid]
         leader = await claim(store, first.uid, "another")
         assert GradingClaim.of(leader).leads
-        assert GradingClaim.of(leader).due_in_s > 500
+        # As long as before, however often the reconciler has looked meanwhile.
+        assert GradingClaim.of(leader).due_in_s == pytest.approx(600, abs=30)
 
     async def test_only_the_run_that_goes_on_gets_time(self, store: Store) -> None:
         claims = []
