@@ -1,7 +1,8 @@
 """Batches: submitted whole, read by cursor, cancelled, deleted.
 
 1. `submit` stages the rollouts (`staging.py`). A few small ones go with the commit instead.
-2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts.
+2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts. Where Redis
+   has lost some of what was staged, because it was started again meanwhile, both steps are made again.
 3. Readers follow the batch's done-stream with a cursor, in the order in which rollouts end.
 4. Some time after its last rollout has ended, the batch is deleted with everything of its rollouts.
 
@@ -81,14 +82,14 @@ class Batches:
         needs = BatchNeeds.of(new)
         # It parses each rollout where several trainers have to promise: 0.12 s for 10,000 of 6 kB.
         promise = promisers(new) if len(new.rollouts) <= DIRECT_ROLLOUTS else await asyncio.to_thread(promisers, new)
-        carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
         run = keys.run_key(new.owner, new.run) if new.run is not None else new.batch_id
         limits = limits or SubmitLimits()
         quota = limits.quota
-        answer = await self._connection.script(
-            "commit",
+        fields = ["shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *promise]
+        fields += self._fields(new)
+        known = (
             new.batch_id,
             idempotency,
             new.digest,
@@ -105,11 +106,12 @@ class Batches:
             limits.new_bytes,
             limits.memory_bytes,
             limits.memory_limit_bytes,
-            len(carried),
-            *carried,
-            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *promise, *self._fields(new)),
         )
-        committed = named(answer)
+        while True:
+            carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
+            committed = named(await self._connection.script("commit", *known, len(carried), *carried, *fields))
+            if committed["outcome"] != b"unstaged":
+                break
         if committed["outcome"] == b"refused":
             raise _refusal(committed, new)
         batch_id = committed["batch"].decode()
