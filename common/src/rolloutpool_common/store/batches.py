@@ -114,14 +114,13 @@ class Batches:
                 break
         if committed["outcome"] == b"refused":
             raise _refusal(committed, new)
-        batch_id = committed["batch"].decode()
-        if committed["digest"].decode() != new.digest:
-            raise IdempotencyKeyReused(batch_id=batch_id)
+        if committed["outcome"] == b"existing":
+            return _same(committed["batch"].decode(), committed["digest"].decode(), new)
         # The batch is accepted. If the store fails here, the reconciler ends what was cancelled before it came.
         with suppress(StoreError):
-            for index in committed.get("precancelled", ()):
+            for index in committed["precancelled"]:
                 await self._rollouts.cancel_at(new.batch_id, index)
-        return Submitted(batch_id, created=committed["outcome"] == b"created")
+        return Submitted(new.batch_id, created=True)
 
     def _fields(self, new: NewBatch) -> list[Any]:
         """Lists what the batch's hash has of the request; most of it only where the request says it."""
@@ -256,9 +255,22 @@ class Batches:
 
     async def submitted(self, owner: str, idempotency_key: str) -> str | None:
         """Returns the batch that this idempotency key has brought, with any content; None where it is free."""
+        seen = await self._seen(owner, idempotency_key)
+        return None if seen is None else seen[0]
+
+    async def repeated(self, new: NewBatch) -> Submitted | None:
+        """Finds the batch of an equal submit, and writes nothing; raises `IdempotencyKeyReused`."""
+        seen = await self._seen(new.owner, new.idempotency_key) if new.idempotency_key else None
+        return None if seen is None else _same(*seen, new)
+
+    async def _seen(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
+        """Reads which batch a key has brought, and the digest of that request."""
         with store_errors():
-            batch_id = await self._redis.hget(keys.idempotency(owner, idempotency_key), "batch")
-        return None if batch_id is None else str(batch_id.decode())
+            batch_id, digest = await self._redis.hmget(keys.idempotency(owner, idempotency_key), "batch", "digest")
+            # While its batch is deleted, a key is free (`commit.lua`).
+            if batch_id is None or await self._redis.hexists(keys.batch(batch_id.decode()), "deleting"):
+                return None
+        return batch_id.decode(), digest.decode()
 
     async def total(self, batch_id: str, owner: str | None, *, reader: str | None = None) -> int | None:
         """Reads how many rollouts a batch has."""
@@ -326,6 +338,13 @@ class Batches:
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
         await delete_batch(self._connection, batch_id)
+
+
+def _same(batch_id: str, digest: str, new: NewBatch) -> Submitted:
+    """Says that a request was accepted before; raises `IdempotencyKeyReused` where it was another one."""
+    if digest != new.digest:
+        raise IdempotencyKeyReused(batch_id=batch_id)
+    return Submitted(batch_id, created=False)
 
 
 def _refusal(answer: Mapping[str, Any], new: NewBatch) -> StoreError:

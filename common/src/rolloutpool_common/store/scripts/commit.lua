@@ -36,7 +36,10 @@ end
 -- 1. Refuse a repeated submit, and one for which there is no room.
 if idempotency ~= '' then
   local seen_batch, seen_digest = unpack(redis.call('HMGET', idempotency, 'batch', 'digest'))
-  if seen_batch then
+  if seen_batch and redis.call('HEXISTS', k_batch(seen_batch), 'deleting') == 1 then
+    -- It is about to be gone, and its key is free then (forget_usage.lua).
+    redis.call('UNLINK', idempotency)
+  elseif seen_batch then
     drop_staged()
     return { 'outcome', 'existing', 'batch', seen_batch, 'digest', seen_digest }
   end
