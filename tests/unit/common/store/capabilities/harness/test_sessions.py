@@ -258,6 +258,8 @@ async def test_what_is_kept_of_a_session_goes_with_its_batch(session: Session) -
     await session.store.rollouts.finish(session.claim, result_of(session.claim))
     kept = [part for part in Harness.rollout_parts if await redis.exists(f"rp:rollout:{uid}:{part}")]
     assert kept == ["session"]
+    # Nothing of single calls, of which there may be thousands.
+    assert await redis.hgetall(f"rp:rollout:{uid}:session") == {b"calls": b"1"}
 
 
 async def test_calls_whose_rollout_ends_while_they_are_read_are_lost_with_the_claim(session: Session) -> None:
