@@ -46,6 +46,9 @@ router = APIRouter()
 
 _log = structlog.stdlib.get_logger(__name__)
 
+GRADE_BYTES = 200
+"""About what the grade of a rollout takes as an annotation, if it has no rewards of tokens."""
+
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -185,7 +188,7 @@ async def regrade(
     batch_id: BatchId,
     request: RegradeRequest,
     services: ServicesDep,
-    _: Submitter,
+    caller: Submitter,
     total: BatchTotal,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Regrade:
@@ -209,7 +212,11 @@ async def regrade(
         max_bytes=total * services.settings.annotation_kb * 1024,
     )
     regrade_id = request_id(idempotency_key, f"{batch_id}/")
-    await Regrades(services.store).create(regrade_id, job)
+    if await Regrades(services.store).read(regrade_id) is None:
+        # A worker adds the grades, and asks nobody.
+        if not services.has_room(await services.store.batches.capacity(), caller.name, GRADE_BYTES * len(indexes)):
+            raise MemoryShort
+        await Regrades(services.store).create(regrade_id, job)
     _log.info("regrade", batch_id=batch_id, regrade_id=regrade_id, rollouts=len(indexes))
     return await _found(services, batch_id, regrade_id)
 

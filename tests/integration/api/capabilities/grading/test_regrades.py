@@ -40,6 +40,16 @@ async def test_a_request_is_kept_once_and_a_worker_is_told(raw: Redis, store: St
     assert sum(b"rolloutpool.regrade" in message for message in messages) == 2
 
 
+async def test_memory_of_open_rollouts_is_not_taken(raw: Redis, client: httpx.AsyncClient) -> None:
+    """As of annotations, which the grades become. What was begun before goes on."""
+    url = await submitted(client, 41)
+    begun = await client.post(url, json=request(), headers={"Idempotency-Key": "k"})
+    await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 1_600_000 + 16 * 2**20)
+    assert (await client.post(url, json=request())).status_code == 503
+    again = await client.post(url, json=request(), headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["regrade_id"]) == (202, begun.json()["regrade_id"])
+
+
 async def test_what_is_wrong_is_refused_with_its_place(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     url = await submitted(client)
     await worker.announce(graders=["exact"])
