@@ -100,9 +100,8 @@ async def annotate(
     if not services.has_room(await services.store.batches.capacity(), caller.name, len(body)):
         raise MemoryShort
     limit = total * services.settings.annotation_kb * 1024
-    used = await Annotations(services.store).append(
-        batch_id, request_id(idempotency_key), checked.scalars, checked.streams, max_bytes=limit
-    )
+    asked = request_id(idempotency_key, batch_id, body)
+    used = await Annotations(services.store).append(batch_id, asked, checked.scalars, checked.streams, max_bytes=limit)
     if used is None:
         raise AnnotationsFull
     _log.info("annotated", batch_id=batch_id, items=len(wanted.items))
@@ -211,7 +210,7 @@ async def regrade(
         indexes=indexes,
         max_bytes=total * services.settings.annotation_kb * 1024,
     )
-    regrade_id = request_id(idempotency_key, f"{batch_id}/")
+    regrade_id = request_id(idempotency_key, batch_id, request.model_dump_json().encode())
     if await Regrades(services.store).read(regrade_id) is None:
         # A worker adds the grades, and asks nobody.
         if not services.has_room(await services.store.batches.capacity(), caller.name, GRADE_BYTES * len(indexes)):

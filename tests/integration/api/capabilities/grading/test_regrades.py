@@ -28,7 +28,8 @@ async def test_a_request_is_kept_once_and_a_worker_is_told(raw: Redis, store: St
     assert (document["state"], document["total"], document["annotation"]) == ("running", 2, "reward")
     again = await client.post(url, json=request(rollouts=[2, 0, 2]), headers={"Idempotency-Key": "k"})
     assert again.json()["regrade_id"] == document["regrade_id"]
-    other = await client.post(url, json=request(annotation="other"))
+    # Another body is another request, also under the same key.
+    other = await client.post(url, json=request(annotation="other"), headers={"Idempotency-Key": "k"})
     assert (other.json()["total"], other.json()["annotation"]) == (3, "other")
     found = await client.get(f"{url}/{document['regrade_id']}")
     assert found.json() == document
