@@ -60,12 +60,18 @@ class StoreMachine(StoreUsage):
         run=st.sampled_from([None, "r"]),
         limited=st.booleans(),
         pushed=st.booleans(),
+        attached=ATTACHED,
     )
-    def begin(self, n: int, graded: str, run: str | None, limited: bool, pushed: bool) -> MultipleResults[Claim]:
+    def begin(
+        self, n: int, graded: str, run: str | None, limited: bool, pushed: bool, attached: bytes
+    ) -> MultipleResults[Claim]:
         """Workers run a first batch, so that each history has something to happen to."""
         self.start_workers()
         self.submit(n, None, False, None, graded, run, limited, limited, None, pushed)
-        return multiple(*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")]))
+        claims = [*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")])]
+        if attached:
+            self.grade(claims[0], False, attached)
+        return multiple(*claims)
 
     @rule(
         n=st.integers(1, 3),
