@@ -82,6 +82,8 @@ class BatchModel:
 
     uids: list[str]
     rollouts: list[RolloutModel] = field(default_factory=list)
+    size: int = 0
+    """Bytes that it was counted with when it came."""
     graded: str = ""
     """`alone`, or `group` where all of it is graded as a whole."""
     run: str | None = None

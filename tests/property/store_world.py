@@ -30,7 +30,7 @@ WORKERS = {"w1": WorkerRole.SHARED, "w2": WorkerRole.SHARED, "w3": WorkerRole.IS
 KEYS = ("first", "second")
 NAMES = ("a", "b")
 KEPT = (
-    *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:dead", "rp:epoch"),
+    *("rp:finished", "rp:leader", "rp:totals", "rp:workers", "rp:worker:*", "rp:open", "rp:epoch"),
     *("rp:schema", "rp:isolated", "rp:trials", "rp:condemned", "rp:served", "rp:known_runs", "rp:push:dead"),
 )
 """What is bounded by itself, whatever was submitted."""

@@ -4,8 +4,9 @@ After each step each open rollout has exactly one owner of its next step, by the
 delivered once with the result of who had the right to end it; and the counts agree. At the end everything can be
 finished, and a deleted batch leaves no key behind.
 
-The rules are in four parts: here is what trainers, workers and the reconciler do, in `store_attempts` tickets,
-what else an attempt may do and leases, in `store_pushes` webhooks, in `store_faults` what goes wrong.
+The rules are in five parts: here is what trainers, workers and the reconciler do, in `store_attempts` tickets,
+what else an attempt may do and leases, in `store_pushes` webhooks, in `store_usage` what owners hold, in
+`store_faults` what goes wrong.
 """
 
 from typing import Any
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import MultipleResults, initialize, invariant, multiple, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from tests.property.store_model import GROUP, BatchModel, RolloutModel
-from tests.property.store_pushes import WEBHOOK, StorePushes
+from tests.property.store_pushes import WEBHOOK
+from tests.property.store_usage import StoreUsage
 from tests.property.store_world import KEPT, KEYS, NAMES, WHICH, WORKERS, one_of
 from tests.support.batches import OWNER, new_batch, result_of, uids_of
 from tests.support.examples import examples
@@ -39,15 +41,17 @@ from rolloutpool_common.store import (
     new_token,
 )
 from rolloutpool_common.store.keys import split_uid, uid_of
+from rolloutpool_common.store.staging import size_of
 
 LIMITS = SubmitLimits(new_bytes=5000)
 """All that limits these submits is Redis itself."""
+ATTACHED = st.sampled_from([b"", b"what an engine says"])
 
 
-class StoreMachine(StorePushes):
+class StoreMachine(StoreUsage):
     """One Redis, emptied before each history."""
 
-    tickets, claims = StorePushes.tickets, StorePushes.claims
+    tickets, claims = StoreUsage.tickets, StoreUsage.claims
 
     @initialize(
         target=claims,
@@ -56,12 +60,18 @@ class StoreMachine(StorePushes):
         run=st.sampled_from([None, "r"]),
         limited=st.booleans(),
         pushed=st.booleans(),
+        attached=ATTACHED,
     )
-    def begin(self, n: int, graded: str, run: str | None, limited: bool, pushed: bool) -> MultipleResults[Claim]:
+    def begin(
+        self, n: int, graded: str, run: str | None, limited: bool, pushed: bool, attached: bytes
+    ) -> MultipleResults[Claim]:
         """Workers run a first batch, so that each history has something to happen to."""
         self.start_workers()
         self.submit(n, None, False, None, graded, run, limited, limited, None, pushed)
-        return multiple(*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")]))
+        claims = [*filter(None, [self.take_next(worker) for worker in ("w1", "w1", "w2")])]
+        if attached:
+            self.grade(claims[0], False, attached)
+        return multiple(*claims)
 
     @rule(
         n=st.integers(1, 3),
@@ -106,7 +116,7 @@ class StoreMachine(StorePushes):
             submitted = self.do(self.store.batches.submit(new, LIMITS))
             assert submitted == (new.batch_id, True)
             batch = BatchModel(uids_of(new), graded=graded, run=run, leased=leased, trunk=trunk, pushed=pushed)
-            batch.paused = run is not None and self.paused
+            batch.paused, batch.size = run is not None and self.paused, size_of(new)
             batch.rollouts = [RolloutModel(batch) for _ in batch.uids]
             self.batches[new.batch_id] = batch
             self.ends.update(batches=1, accepted=n)
@@ -174,8 +184,8 @@ class StoreMachine(StorePushes):
                 self.do(self.store.rollouts.journal(claim, [*model.journal, record], turns=1))
             self.progressed(model, record)
 
-    @rule(claim=claims, answer_lost=st.booleans())
-    def grade(self, claim: Claim, answer_lost: bool) -> None:
+    @rule(claim=claims, answer_lost=st.booleans(), attached=ATTACHED)
+    def grade(self, claim: Claim, answer_lost: bool, attached: bytes) -> None:
         """The conversation is complete; its worker grades it, or gives it up until its group is complete."""
         model = self.rollouts.get(claim.uid)
         if model is None or not model.batch.graded or model.token != claim.token:
@@ -184,7 +194,10 @@ class StoreMachine(StorePushes):
         if group is not None and model.kept is not None:
             return
         for _ in range(1 + answer_lost):
-            answer = self.do(KeptRollouts(self.store).begin(claim, result_of(claim), seconds=600, group=group))
+            kept = KeptRollouts(self.store).begin(
+                claim, result_of(claim), seconds=600, group=group, attachments=attached
+            )
+            answer = self.do(kept)
             assert answer == ("ok" if group is None else "held")
         if model.kept is None:
             model.kept = (claim.attempt, claim.worker_id)
@@ -194,14 +207,19 @@ class StoreMachine(StorePushes):
             model.batch.hold(model)
 
     @rule(
-        claim=claims, status=st.sampled_from([RolloutStatus.COMPLETED, RolloutStatus.FAILED]), answer_lost=st.booleans()
+        claim=claims,
+        status=st.sampled_from([RolloutStatus.COMPLETED, RolloutStatus.FAILED]),
+        answer_lost=st.booleans(),
+        attached=ATTACHED,
     )
-    def finish(self, claim: Claim, status: RolloutStatus, answer_lost: bool) -> None:
+    def finish(self, claim: Claim, status: RolloutStatus, answer_lost: bool, attached: bytes = b"") -> None:
         """A result, from who may and who may not any more."""
         model, result = self.rollouts.get(claim.uid), result_of(claim, status=status)
         if model is not None and model.token == claim.token:
+            # What belongs to a conversation that was graded is kept with it.
+            attached = attached if model.kept is None else b""
             for _ in range(1 + answer_lost):
-                self.do(self.store.rollouts.finish(claim, result))
+                self.do(self.store.rollouts.finish(claim, result, attachments=attached))
             self.end(claim.uid, status, claim.attempt, claim.worker_id)
         elif model is None or model.status != status:
             with pytest.raises(ClaimLost):
@@ -300,16 +318,6 @@ class StoreMachine(StorePushes):
         assert int(self.raw.get("rp:open") or 0) == sum(not model.ended for model in self.rollouts.values())
         totals = self.raw.hgetall("rp:totals")
         assert {name: int(totals.get(name, 0)) for name in self.ends} == self.ends
-
-    @invariant()
-    def what_owners_hold_is_counted(self) -> None:
-        """Each open rollout and its reserve, neither less nor twice."""
-        usage = self.do(self.store.usage.read())
-        assert usage.total.open == usage.open
-        kept = [self.raw.hgetall(key) for key in self.raw.scan_iter("rp:reserve:*")]
-        assert usage.total.reserved == sum(int(one["bytes"]) * int(one.get("open", 0)) for one in kept)
-        assert (usage.total.bytes > 0) == bool(self.batches)
-        assert usage.total.weight == sum(not batch.over for batch in self.batches.values())
 
     @invariant()
     def everything_is_as_it_should_be(self) -> None:

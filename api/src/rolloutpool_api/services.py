@@ -149,6 +149,9 @@ class ApiServices:
         try:
             # The commit counts exactly. Here it is only seen to that what can't be accepted is not staged either.
             if capacity.max_bytes and limits.memory_bytes + size > capacity.max_bytes:
+                # Whoever asks again may only need to learn its batch's id, to read and to delete it.
+                if (again := await self.store.batches.repeated(new)) is not None:
+                    return again
                 await self.store.totals.note_refused(RefusalCause.MEMORY, new.owner)
                 raise NoRoom
             submitted = await self.store.batches.submit(new, limits, retention_s=settings.retention_hours * 3600)

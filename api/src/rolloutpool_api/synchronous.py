@@ -14,7 +14,7 @@ the waits are in the API's own process (`large_bodies`).
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import orjson
 import structlog
@@ -50,14 +50,15 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Res
         async with services.store.signals.watch(new.batch_id) as watch:
             ticket = await _submit(services, request, new)
 
-            async def ended() -> V1End | None:
-                return await services.store.rollouts.v1_end(keys.uid_of(ticket.batch_id, 0))
+            async def ended() -> V1End | Literal[False] | None:
+                end = await services.store.rollouts.v1_end(keys.uid_of(ticket.batch_id, 0))
+                return False if end is None and await _is_deleted(services, ticket) else end
 
             if ticket.batch_id == new.batch_id:
                 end = await _wait(services, watch, ended)
             else:
                 end = await _join(services, ticket, ended)
-    return await _answer(services, ticket, end)
+    return await _answer(services, ticket, end if isinstance(end, V1End) else None)
 
 
 async def submit_only(services: ApiServices, request: RolloutRequest, owner: str) -> Response:
@@ -107,20 +108,24 @@ async def _answer(services: ApiServices, ticket: V1Ticket, end: V1End | None) ->
     timeout_s = services.settings.rollout_timeout_seconds
     # The reconciler should have ended the rollout by now. Protocol v1's caller gets an answer nevertheless.
     if end is None:
-        _log.error(
-            "v1 rollout has no result after its deadline", rollout_id=ticket.rollout_id, batch_id=ticket.batch_id
-        )
-        answer = RolloutResponse(
-            rollout_id=ticket.rollout_id,
-            status=V1Status.ERROR,
-            error_message=f"Rollout timeout exceeded ({timeout_s}s)",
-        )
+        why = "Rollout was deleted"
+        if not await _is_deleted(services, ticket):
+            why = f"Rollout timeout exceeded ({timeout_s}s)"
+            _log.error(
+                "v1 rollout has no result after its deadline", rollout_id=ticket.rollout_id, batch_id=ticket.batch_id
+            )
+        answer = RolloutResponse(rollout_id=ticket.rollout_id, status=V1Status.ERROR, error_message=why)
     elif end.answer is not None:
         return Response(end.answer, media_type="application/json")
     else:
         result = await off_loop(len(end.result), lambda: V1Result.model_validate_json(end.result))
         answer = to_v1(result, tokenizer_name=ticket.tokenizer_name, timeout_seconds=timeout_s)
     return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def _is_deleted(services: ApiServices, ticket: V1Ticket) -> bool:
+    """Whether a rollout was deleted, as `purge-owner` does it, in the moment of its end: no result comes any more."""
+    return await services.store.rollouts.view(keys.uid_of(ticket.batch_id, 0), None) is None
 
 
 async def _join(services: ApiServices, ticket: V1Ticket, look: Callable[[], Awaitable[T | None]]) -> T | None:

@@ -101,6 +101,24 @@ async def test_a_flood_at_a_dead_port_closes_the_pool_for_nobody_else(
         assert (await submit(client, BOB, 1)).status_code in (429, 503)
 
 
+async def test_who_submits_again_learns_of_its_batch_although_there_is_no_room(redis_url: str, raw: Redis) -> None:
+    """The answer was lost. Without the batch's id nobody could read it, or delete it to make room."""
+    async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:
+        asked = {**auth(ANN), "Idempotency-Key": "k"}
+        accepted = await client.post("/v1/batches", json=batch(1), headers=asked)
+        assert accepted.status_code == 202
+        await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) - 1)
+
+        async def full() -> bool:
+            return (await submit(client, ANN, 1)).status_code == 503
+
+        await until(full)
+        again = await client.post("/v1/batches", json=batch(1), headers=asked)
+        assert (again.status_code, again.json()) == (200, accepted.json())
+        other = await client.post("/v1/batches", json=batch(2), headers=asked)
+        assert other.status_code == 409
+
+
 async def test_a_body_for_which_there_is_no_memory_is_a_refusal_that_is_counted(redis_url: str, raw: Redis) -> None:
     """It is refused before it is staged, so the script that counts the others never sees it."""
     async with running_api(redis_url, api_keys_text=ENTRIES, **NO_VOCABULARIES) as api, client_of(api) as client:

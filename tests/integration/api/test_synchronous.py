@@ -57,6 +57,31 @@ async def test_a_new_rollout_is_looked_at_when_it_has_ended_and_not_before(
         assert len(looks) == 2
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "begun"])
+async def test_who_waits_for_a_rollout_that_is_deleted_with_its_end_is_answered(
+    redis_url: str, store: Store, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """`purge-owner` cancels and deletes. The API looked after that, and held the request until its deadline."""
+    read = Rollouts.v1_end
+
+    async def late(self: Rollouts, uid: str) -> V1End | None:
+        batch_id = uid.removesuffix("-0")
+        if whole:
+            await store.batches.delete(batch_id)
+        else:
+            await store.connection.redis.hset(f"rp:batch:{batch_id}", "deleting", 1)
+            await store.connection.redis.unlink(f"rp:rollout:{uid}:result")
+        return await read(self, uid)
+
+    async with running_api(redis_url) as api, client_of(api) as client:
+        posted = asyncio.create_task(client.post("/rollout", json=v1_request()))
+        uid = await until(lambda: store.rollouts.find(v1_request()["rollout_id"], OWNER))
+        monkeypatch.setattr(Rollouts, "v1_end", late)
+        await store.rollouts.cancel(uid)
+        answer = (await asyncio.wait_for(posted, 20)).json()
+        assert (answer["status"], answer["error_message"]) == ("ERROR", "Rollout was deleted")
+
+
 async def test_the_answer_that_the_worker_has_cut_is_passed_on_unread(
     client: httpx.AsyncClient, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,3 +130,44 @@ async def test_a_name_that_a_later_batch_took_over_survives_the_deletion_of_the_
         await store.batches.cancel(batch_id)
         await store.batches.delete(batch_id)
         assert await store.rollouts.find("r", OWNER) == (second[0] if uids is first else None)
+
+
+async def test_a_name_that_is_taken_over_in_the_middle_of_a_deletion_stays(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel by that name would find nothing, and would be kept for a rollout to come."""
+    first = await submit(store, [{"rollout_id": "r"}])
+    await store.batches.cancel(batch_of(first[0]))
+    second: list[str] = []
+    run, read = store.connection.script, store.connection.redis.mget
+
+    async def script(name: str, *args: Any) -> Any:
+        answer = await run(name, *args)
+        if name == "forget_names":
+            second.extend(await submit(other, [{"rollout_id": "r"}]))
+        return answer
+
+    async def mget(*args: Any) -> Any:
+        answer = await read(*args)
+        second.extend(await submit(other, [{"rollout_id": "r"}]))
+        return answer
+
+    monkeypatch.setattr(store.connection, "script", script)
+    monkeypatch.setattr(store.connection.redis, "mget", mget)
+    await store.batches.delete(batch_of(first[0]))
+    assert await store.rollouts.find("r", OWNER) == second[0]
+
+
+async def test_a_key_is_free_while_its_batch_is_deleted(store: Store, raw: Redis) -> None:
+    """The process that deleted it has died. Who submits again must not be given a batch that goes in a moment."""
+    first = batch_of((await submit(store, key="k"))[0])
+    await store.batches.cancel(first)
+    await raw.hset(f"rp:batch:{first}", "deleting", "1")
+    assert await store.batches.submitted(OWNER, "k") is None
+    second = new_batch(key="k", digest="other")
+    assert await store.batches.submit(second) == (second.batch_id, True)
+    # As of any batch that has not ended, and not of the first one.
+    assert await raw.ttl(f"rp:idempotency:{OWNER}:k") == -1
+    await store.batches.delete(first)
+    assert await store.batches.submit(second) == (second.batch_id, True)
+    assert await store.batches.submit(new_batch(key="k", digest="other")) == (second.batch_id, False)

@@ -134,7 +134,10 @@ async def test_the_report_of_a_worker_that_left_or_never_spoke_is_no_loss(store:
     await announce(store, "left")
     await store.workers.leave("left")
     assert await declare_dead(store, "left", ProcessEnd.of(0, told_to_stop=True)) == Removal()
+    # It would count among the isolated ones, by whose number suspects are divided over workers.
+    await store.connection.redis.sadd("rp:isolated", "never spoke")
     assert await declare_dead(store, "never spoke", ProcessEnd.of(1)) == Removal()
+    assert not await store.connection.redis.exists("rp:isolated")
     assert (await store.totals.read()).totals == {}
     async with redis.asyncio.Redis.from_url(redis_url) as raw:
         assert not await raw.exists("rp:obituaries", "rp:condemned")

@@ -1,7 +1,8 @@
 """Batches: submitted whole, read by cursor, cancelled, deleted.
 
 1. `submit` stages the rollouts (`staging.py`). A few small ones go with the commit instead.
-2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts.
+2. It commits them in one script (`commit.lua`): from then on the batch exists, with all of its rollouts. Where Redis
+   has lost some of what was staged, because it was started again meanwhile, both steps are made again.
 3. Readers follow the batch's done-stream with a cursor, in the order in which rollouts end.
 4. Some time after its last rollout has ended, the batch is deleted with everything of its rollouts.
 
@@ -81,14 +82,14 @@ class Batches:
         needs = BatchNeeds.of(new)
         # It parses each rollout where several trainers have to promise: 0.12 s for 10,000 of 6 kB.
         promise = promisers(new) if len(new.rollouts) <= DIRECT_ROLLOUTS else await asyncio.to_thread(promisers, new)
-        carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
         # Runs take turns, and each has a weight. The owner is part of the name, so that two owners who choose the same
         # one do not share a turn. A batch without a run takes turns by itself.
         run = keys.run_key(new.owner, new.run) if new.run is not None else new.batch_id
         limits = limits or SubmitLimits()
         quota = limits.quota
-        answer = await self._connection.script(
-            "commit",
+        fields = ["shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *promise]
+        fields += self._fields(new)
+        known = (
             new.batch_id,
             idempotency,
             new.digest,
@@ -105,21 +106,21 @@ class Batches:
             limits.new_bytes,
             limits.memory_bytes,
             limits.memory_limit_bytes,
-            len(carried),
-            *carried,
-            *("shared", shared, "retention_ms", int(retention_s * 1000), *needs.fields(), *promise, *self._fields(new)),
         )
-        committed = named(answer)
+        while True:
+            carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
+            committed = named(await self._connection.script("commit", *known, len(carried), *carried, *fields))
+            if committed["outcome"] != b"unstaged":
+                break
         if committed["outcome"] == b"refused":
             raise _refusal(committed, new)
-        batch_id = committed["batch"].decode()
-        if committed["digest"].decode() != new.digest:
-            raise IdempotencyKeyReused(batch_id=batch_id)
+        if committed["outcome"] == b"existing":
+            return _same(committed["batch"].decode(), committed["digest"].decode(), new)
         # The batch is accepted. If the store fails here, the reconciler ends what was cancelled before it came.
         with suppress(StoreError):
-            for index in committed.get("precancelled", ()):
+            for index in committed["precancelled"]:
                 await self._rollouts.cancel_at(new.batch_id, index)
-        return Submitted(batch_id, created=committed["outcome"] == b"created")
+        return Submitted(new.batch_id, created=True)
 
     def _fields(self, new: NewBatch) -> list[Any]:
         """Lists what the batch's hash has of the request; most of it only where the request says it."""
@@ -254,9 +255,22 @@ class Batches:
 
     async def submitted(self, owner: str, idempotency_key: str) -> str | None:
         """Returns the batch that this idempotency key has brought, with any content; None where it is free."""
+        seen = await self._seen(owner, idempotency_key)
+        return None if seen is None else seen[0]
+
+    async def repeated(self, new: NewBatch) -> Submitted | None:
+        """Finds the batch of an equal submit, and writes nothing; raises `IdempotencyKeyReused`."""
+        seen = await self._seen(new.owner, new.idempotency_key) if new.idempotency_key else None
+        return None if seen is None else _same(*seen, new)
+
+    async def _seen(self, owner: str, idempotency_key: str) -> tuple[str, str] | None:
+        """Reads which batch a key has brought, and the digest of that request."""
         with store_errors():
-            batch_id = await self._redis.hget(keys.idempotency(owner, idempotency_key), "batch")
-        return None if batch_id is None else str(batch_id.decode())
+            batch_id, digest = await self._redis.hmget(keys.idempotency(owner, idempotency_key), "batch", "digest")
+            # While its batch is deleted, a key is free (`commit.lua`).
+            if batch_id is None or await self._redis.hexists(keys.batch(batch_id.decode()), "deleting"):
+                return None
+        return batch_id.decode(), digest.decode()
 
     async def total(self, batch_id: str, owner: str | None, *, reader: str | None = None) -> int | None:
         """Reads how many rollouts a batch has."""
@@ -324,6 +338,13 @@ class Batches:
     async def delete(self, batch_id: str) -> None:
         """Deletes an ended batch and everything of its rollouts; raises `BatchStillRunning`."""
         await delete_batch(self._connection, batch_id)
+
+
+def _same(batch_id: str, digest: str, new: NewBatch) -> Submitted:
+    """Says that a request was accepted before; raises `IdempotencyKeyReused` where it was another one."""
+    if digest != new.digest:
+        raise IdempotencyKeyReused(batch_id=batch_id)
+    return Submitted(batch_id, created=False)
 
 
 def _refusal(answer: Mapping[str, Any], new: NewBatch) -> StoreError:

@@ -7,8 +7,6 @@
    reconciler deletes the rest in its next round, because the batch still stands in `rp:ended`.
 """
 
-from typing import Any
-
 import orjson
 
 from rolloutpool_common.composition import CAPABILITIES
@@ -54,7 +52,7 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
         mark.zadd(keys.ENDED, {batch_id: 1})
         await mark.execute()
         for start in range(0, int(total), CHUNK):
-            await _delete_rollouts(redis, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
+            await _delete_rollouts(connection, batch_id, range(start, min(start + CHUNK, int(total))), owner.decode())
         await connection.script("forget_usage", batch_id)
         noted = [name for name in await redis.hkeys(keys.batch(batch_id)) if name.startswith(b"made_with:")]
         pipe = redis.pipeline(transaction=True)
@@ -70,9 +68,9 @@ async def delete_batch(connection: Connection, batch_id: str) -> None:
         await pipe.execute()
 
 
-async def _delete_rollouts(redis: Any, batch_id: str, indexes: range, owner: str) -> None:
+async def _delete_rollouts(connection: Connection, batch_id: str, indexes: range, owner: str) -> None:
+    redis, names = connection.redis, list[str]()
     overrides = await redis.hmget(keys.batch(batch_id, "items"), [str(i) for i in indexes])
-    names: dict[str, bytes] = {}
     pipe = redis.pipeline(transaction=False)
     for index, raw in zip(indexes, overrides, strict=True):
         uid = keys.uid_of(batch_id, index)
@@ -81,10 +79,7 @@ async def _delete_rollouts(redis: Any, batch_id: str, indexes: range, owner: str
             capability.forget(pipe, uid)
         name = orjson.loads(raw).get("rollout_id") if raw is not None else None
         if name is not None:
-            names[keys.name(owner, name)] = uid.encode()
+            names += [name, uid]
     await pipe.execute()
-    # A later rollout may have taken the name over.
-    held = await redis.mget(list(names)) if names else []
-    stale = [key for (key, uid_b), now in zip(names.items(), held, strict=True) if now == uid_b]
-    if stale:
-        await redis.unlink(*stale)
+    if names:
+        await connection.script("forget_names", owner, *names)

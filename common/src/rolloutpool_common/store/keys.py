@@ -44,7 +44,7 @@ rp:delayed                 zset    uid -> ms from which a queued rollout may run
 rp:suspects                zset    uid -> ms of its first suspicion, while it waits for an isolated worker (`trials.py`)
 rp:trials                  zset    w -> ms until which the isolated worker is awaited that w starts for suspects
 rp:isolated                set     workers that try suspects
-rp:dead                    list    uids that failed as poison, newest first; at most 10,000
+rp:dead                    list    uids that failed as poison, newest first; at most 10,000, of batches that are kept
 rp:open                    string  how many rollouts are accepted and have not ended
 rp:precancels              zset    {owner}:{name} -> ms until which a cancel waits for its submit; at most 100,000
 rp:precancelled            set     uids that were cancelled before their submit and have not ended

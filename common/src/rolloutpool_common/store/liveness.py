@@ -152,6 +152,8 @@ class Liveness:
 
     async def _forget(self, worker_id: str) -> None:
         with store_errors():
+            # An isolated one stands in its set before it beats (`Workers.announce`), and may have ended in between.
+            await self._connection.redis.srem(keys.ISOLATED, worker_id)
             await self._connection.redis.hdel(keys.OBITUARIES, worker_id)
         self._deaths.pop(worker_id, None)
 

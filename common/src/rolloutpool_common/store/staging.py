@@ -1,7 +1,7 @@
 """Staging: how the rollouts of a new batch reach Redis before the commit that makes them a batch.
 
 1. Many or large rollouts are staged in chunks, in keys of their own. What is staged is not visible, and expires by
-   itself. The commit renames these keys (`commit.lua`).
+   itself. The commit renames these keys (`commit.lua`), unless Redis was started again and has lost some of them.
 2. A few small ones go with the commit itself. A `POST /rollout` is a batch of one, and to stage it would be one more
    round trip, with keys that are written only to be renamed.
 
@@ -41,6 +41,11 @@ async def stage(
         parts = _parts(secrets, new, 0, encrypted, needs)
         return [one for part, values in parts.items() for item in values.items() for one in (part, *item)]
     with store_errors():
+        if new.trunk is not None:
+            pipe = redis.pipeline(transaction=False)
+            pipe.hset(keys.staged(new.batch_id, "trunk"), "0", compress(new.trunk))
+            pipe.expire(keys.staged(new.batch_id, "trunk"), STAGE_SECONDS)
+            await pipe.execute()
         for start in range(0, len(new.rollouts), CHUNK):
             # No transaction is needed: readers see nothing of the batch before its commit.
             pipe = redis.pipeline(transaction=False)
@@ -48,11 +53,6 @@ async def stage(
                 if values:
                     pipe.hset(keys.staged(new.batch_id, part), mapping=values)
                     pipe.expire(keys.staged(new.batch_id, part), STAGE_SECONDS)
-            await pipe.execute()
-        if new.trunk is not None:
-            pipe = redis.pipeline(transaction=False)
-            pipe.hset(keys.staged(new.batch_id, "trunk"), "0", compress(new.trunk))
-            pipe.expire(keys.staged(new.batch_id, "trunk"), STAGE_SECONDS)
             await pipe.execute()
     return []
 
@@ -73,11 +73,12 @@ def _parts(
     counted = (new.group_policy is not None or sized) and not start
     groups = Counter(r.group for r in new.rollouts if r.group is not None) if counted else {}
     return {
-        "items": {i: secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
         "names": {i: r.rollout_id for i, r in chunk if r.rollout_id is not None},
         "groups": {i: r.group for i, r in chunk if r.group is not None},
         "group_counts": {f"size:{group}": size for group, size in groups.items()},
         # Durations in ms; the commit makes points in time of them. So staging costs no rollout any time.
         "deadlines": {i: int(r.deadline_s * 1000) for i, r in chunk if r.deadline_s is not None},
         "needs": {i: needs[i] for i, _ in chunk if i in needs},
+        # Last: where Redis has all of these, it has lost nothing of the rest (`commit.lua`).
+        "items": {i: secrets.encrypt_field(r.overrides, encrypted) for i, r in chunk},
     }

@@ -7,7 +7,7 @@ from tests.support.batches import OWNER, new_batch
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
-from rolloutpool_common.store import NewBatch, Store, staging
+from rolloutpool_common.store import NewBatch, Store, batches, staging
 from rolloutpool_common.store.staging import DIRECT_BYTES, DIRECT_ROLLOUTS
 
 
@@ -68,3 +68,24 @@ async def test_a_refused_one_leaves_nothing(store: Store) -> None:
     assert not (await store.batches.submit(refused)).created
     assert await store.rollouts.find("late", OWNER) is None
     assert [key async for key in store.connection.redis.scan_iter(f"rp:*{refused.batch_id}*")] == []
+
+
+async def test_what_redis_has_lost_before_the_commit_is_staged_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rollouts without an entry were accepted, and their batch could never end, be cancelled or be deleted."""
+    batch, redis, staged = some(DIRECT_ROLLOUTS + 1), store.connection.redis, []
+
+    async def stage(*given: Any) -> list[Any]:
+        carried = await staging.stage(*given)
+        staged.append(batch.batch_id)
+        if len(staged) == 1:
+            await redis.hdel(f"rp:stage:{batch.batch_id}:items", DIRECT_ROLLOUTS)
+        if len(staged) == 2:
+            await redis.unlink(*[key async for key in redis.scan_iter("rp:stage:*")])
+        return carried
+
+    monkeypatch.setattr(batches, "stage", stage)
+    assert (await store.batches.submit(batch)).created
+    assert len(staged) == 3
+    assert await store.batches.cancel(batch.batch_id) == len(batch.rollouts)

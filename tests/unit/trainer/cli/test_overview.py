@@ -119,6 +119,22 @@ def test_what_of_an_owner_does_not_end_or_comes_meanwhile_is_said(pool: StubPool
     assert [(seen.method, seen.path) for seen in pool.requests if seen.method == "DELETE"] == [("DELETE", URL)]
 
 
+def test_batches_of_an_owner_that_another_command_has_purged_are_no_error(pool: StubPool) -> None:
+    """It ended at the first of them, and the owner's others were not even cancelled."""
+    gone = Answer(404, {"error": {"message": "it is unknown"}})
+    other = "b" + "2" * 32
+    for method in ("GET", "DELETE"):
+        pool.on(method, URL, gone)
+    pool.on("GET", URL.replace(BATCH, other), Answer(body={**status(), "batch_id": other}))
+    pool.on("DELETE", URL.replace(BATCH, other), Answer(body={"batch_id": other, "purged": True, "cancelled": 2}))
+    lists: list[list[dict[str, Any]]] = [[SUMMARY, {**SUMMARY, "batch_id": other}], [], [], []]
+    pool.on("GET", "/v1/batches", *(Answer(body={"batches": found, "next_cursor": None}) for found in lists))
+    done = run("purge-owner", "ann", "--yes")
+    assert done.exit_code == 0, done.output
+    deleted = [seen.path for seen in pool.requests if seen.method == "DELETE" and other in seen.path]
+    assert deleted == [URL.replace(BATCH, other), f"{URL.replace(BATCH, other)}?purge=true"]
+
+
 def test_the_version() -> None:
     done = run("--version")
     assert done.exit_code == 0

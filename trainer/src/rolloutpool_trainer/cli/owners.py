@@ -7,6 +7,7 @@
 """
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,18 +67,18 @@ def _purge(client: "RolloutClient", found: "list[BatchSummary]", until: float) -
     from rolloutpool_trainer.errors import NotFound
 
     for summary in found:
-        if summary.state is BatchState.RUNNING:
-            client.batch(summary.batch_id).cancel()
+        # It may be gone: its retention was over meanwhile, or another command like this one was faster.
+        with suppress(NotFound):
+            if summary.state is BatchState.RUNNING:
+                client.batch(summary.batch_id).cancel()
     left = []
     for summary in found:
         batch = client.batch(summary.batch_id)
         try:
-            if summary.state is BatchState.RUNNING:
-                batch.wait(timeout=max(until - time.monotonic(), 0.0))
-            batch.purge()
+            with suppress(NotFound):
+                if summary.state is BatchState.RUNNING:
+                    batch.wait(timeout=max(until - time.monotonic(), 0.0))
+                batch.purge()
         except TimeoutError:
             left.append(summary.batch_id)
-        except NotFound:
-            # Its retention was over meanwhile, or another command like this one was faster.
-            continue
     return left

@@ -28,11 +28,14 @@ class CheckedAnnotations:
     """By the rollout's index, then by name."""
 
 
-def request_id(idempotency_key: str | None, scope: str = "") -> str:
-    """Makes the id of a request: the same one for the same key in a scope, a new one without a key."""
+def request_id(idempotency_key: str | None, batch_id: str, body: bytes) -> str:
+    """Makes the id of a request: the same one for the same key and body, a new one without a key.
+
+    Another body under the same key is another request: it would be answered as kept, and be lost.
+    """
     if idempotency_key is None:
         return secrets.token_hex(16)
-    return hashlib.blake2b((scope + idempotency_key).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(b"/".join((batch_id.encode(), idempotency_key.encode(), body)), digest_size=16).hexdigest()
 
 
 def indexes_of(request: AnnotationRequest, batch_id: str, total: int, faults: FaultList) -> list[int]:

@@ -46,6 +46,9 @@ router = APIRouter()
 
 _log = structlog.stdlib.get_logger(__name__)
 
+GRADE_BYTES = 200
+"""About what the grade of a rollout takes as an annotation, if it has no rewards of tokens."""
+
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -97,9 +100,8 @@ async def annotate(
     if not services.has_room(await services.store.batches.capacity(), caller.name, len(body)):
         raise MemoryShort
     limit = total * services.settings.annotation_kb * 1024
-    used = await Annotations(services.store).append(
-        batch_id, request_id(idempotency_key), checked.scalars, checked.streams, max_bytes=limit
-    )
+    asked = request_id(idempotency_key, batch_id, body)
+    used = await Annotations(services.store).append(batch_id, asked, checked.scalars, checked.streams, max_bytes=limit)
     if used is None:
         raise AnnotationsFull
     _log.info("annotated", batch_id=batch_id, items=len(wanted.items))
@@ -185,7 +187,7 @@ async def regrade(
     batch_id: BatchId,
     request: RegradeRequest,
     services: ServicesDep,
-    _: Submitter,
+    caller: Submitter,
     total: BatchTotal,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Regrade:
@@ -208,8 +210,12 @@ async def regrade(
         indexes=indexes,
         max_bytes=total * services.settings.annotation_kb * 1024,
     )
-    regrade_id = request_id(idempotency_key, f"{batch_id}/")
-    await Regrades(services.store).create(regrade_id, job)
+    regrade_id = request_id(idempotency_key, batch_id, request.model_dump_json().encode())
+    if await Regrades(services.store).read(regrade_id) is None:
+        # A worker adds the grades, and asks nobody.
+        if not services.has_room(await services.store.batches.capacity(), caller.name, GRADE_BYTES * len(indexes)):
+            raise MemoryShort
+        await Regrades(services.store).create(regrade_id, job)
     _log.info("regrade", batch_id=batch_id, regrade_id=regrade_id, rollouts=len(indexes))
     return await _found(services, batch_id, regrade_id)
 

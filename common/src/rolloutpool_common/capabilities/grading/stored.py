@@ -10,7 +10,8 @@ rp:regrade_worker:{id}     string  the worker that does it
 rp:regrade_told:{id}       string  a worker was told of it
 
 Fields of a batch's hash: `graded` (some rollout names a grader), `grading` (how many are in the stage). Of its
-`group_counts`: `due:{group}`, `held:{group}`, `leader:{group}`, `gone:{group}`. Of a rollout's hash: `grade_retries`.
+`group_counts`: `due:{group}`, `held:{group}`, `leader:{group}`, `gone:{group}`. Of a rollout's hash: `grade_retries`,
+`grade_due` (ms, where its deadline passed in a pause of its run).
 """
 
 from collections.abc import Iterable, Mapping

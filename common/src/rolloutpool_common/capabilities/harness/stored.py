@@ -16,7 +16,8 @@ rp:door:{address}          string  the present start of the door at this address
 rp:door:{address}:ready    (a channel, no key) "{uid} {n} {reply}" of calls that were answered
 rp:worker:{w}:calls        (a channel, no key) uids of sessions here that have something new, and short calls
 
-The field `harness` of a batch's hash holds the secret of its keys. The four keys of a rollout go with its end.
+The field `harness` of a batch's hash holds the secret of its keys. Three keys of a rollout go with its end; of
+`session`, place, lease, calls and over stay until its batch is deleted.
 """
 
 from collections.abc import Iterable, Mapping

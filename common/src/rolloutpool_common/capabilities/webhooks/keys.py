@@ -13,3 +13,8 @@ Fields of a batch's hash: `push` (where its results go, JSON, its secret encrypt
 PUSH_DUE = "rp:push:due"
 PUSH_ATTEMPTS = "rp:push:attempts"
 PUSH_DEAD = "rp:push:dead"
+
+
+def undelivered(batch_id: str) -> str:
+    """Returns the rollouts of a batch whose push was given up."""
+    return f"rp:batch:{batch_id}:undelivered"

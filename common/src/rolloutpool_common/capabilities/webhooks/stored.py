@@ -60,10 +60,11 @@ class Webhooks(StoredCapability):
 
     async def dead_letters(self, door: StoreDoor, limit: int) -> dict[str, list[str]]:
         """Reads the uids of results whose push was given up."""
-        uids = [uid.decode() for uid in await door.redis.lrange(keys.PUSH_DEAD, 0, limit - 1)]
-        # Those that were made due again stay on this list.
+        # On the list one stays that was made due again, or whose batch was deleted; and one may be there twice.
+        listed = dict.fromkeys(uid.decode() for uid in await door.redis.lrange(keys.PUSH_DEAD, 0, limit - 1))
         pipe = door.redis.pipeline(transaction=False)
-        for uid in uids:
-            pipe.zscore(keys.PUSH_DUE, uid)
-        due = await pipe.execute() if uids else []
-        return {"pushes": [uid for uid, at in zip(uids, due, strict=True) if at is None]}
+        for uid in listed:
+            batch_id, _, index = uid.rpartition("-")
+            pipe.sismember(keys.undelivered(batch_id), index)
+        given_up = await pipe.execute() if listed else []
+        return {"pushes": [uid for uid, there in zip(listed, given_up, strict=True) if there]}

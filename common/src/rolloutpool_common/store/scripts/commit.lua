@@ -6,7 +6,7 @@
 -- then part, field, value, ... of the rollouts, then field, value, ... of the batch's hash.
 -- Answer: outcome. `created`: the batch exists; with `batch`, `digest`, and `precancelled` (indexes that were cancelled
 -- before they came and have to be ended). `existing`: the key was used before; with `batch` and `digest` of that time.
--- `refused`: with `cause` (store.errors.RefusalCause), and of what limits it `now` and `most`.
+-- `unstaged`: what was staged is not all there, and must be staged again. `refused`: with `cause` (store.errors.RefusalCause), and of what limits it `now` and `most`.
 --
 -- Who may submit (usage.py says why):
 -- 1. Who is past the quota of their key is refused.
@@ -36,11 +36,16 @@ end
 -- 1. Refuse a repeated submit, and one for which there is no room.
 if idempotency ~= '' then
   local seen_batch, seen_digest = unpack(redis.call('HMGET', idempotency, 'batch', 'digest'))
-  if seen_batch then
+  if seen_batch and redis.call('HEXISTS', k_batch(seen_batch), 'deleting') == 1 then
+    -- It is about to be gone, and its key is free then (forget_usage.lua).
+    redis.call('UNLINK', idempotency)
+  elseif seen_batch then
     drop_staged()
     return { 'outcome', 'existing', 'batch', seen_batch, 'digest', seen_digest }
   end
 end
+-- Redis was started again since, and has lost it with its last second. Rollouts without an entry could never end.
+if is_staged and redis.call('HLEN', P .. 'stage:' .. batch .. ':items') ~= total then return { 'outcome', 'unstaged' } end
 local open, reserve = tonumber(redis.call('GET', P .. 'open') or '0'), k_reserve(owner, run_name)
 local each = tonumber(redis.call('HGET', reserve, 'bytes') or new_each)
 local reserved = total * (each + attachment_each)

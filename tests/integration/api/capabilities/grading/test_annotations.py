@@ -82,6 +82,9 @@ async def test_a_repeated_request_is_carried_out_once(client: httpx.AsyncClient)
     again = await annotate(client, uid, {"rollout": 0, "scalars": {"reward": 1}}, **key)
     assert first.json()["bytes_used"] < between.json()["bytes_used"] == again.json()["bytes_used"]
     assert (await client.get(f"/v1/rollouts/{uid}/annotations")).json()["scalars"] == {"reward": 2.0}
+    # Another body under the same key is no repetition, and must not be lost.
+    assert (await annotate(client, uid, {"rollout": 0, "scalars": {"reward": 3}}, **key)).status_code == 200
+    assert (await client.get(f"/v1/rollouts/{uid}/annotations")).json()["scalars"] == {"reward": 3.0}
 
 
 async def test_nonsense_is_refused_whole(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

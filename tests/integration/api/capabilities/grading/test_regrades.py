@@ -28,7 +28,8 @@ async def test_a_request_is_kept_once_and_a_worker_is_told(raw: Redis, store: St
     assert (document["state"], document["total"], document["annotation"]) == ("running", 2, "reward")
     again = await client.post(url, json=request(rollouts=[2, 0, 2]), headers={"Idempotency-Key": "k"})
     assert again.json()["regrade_id"] == document["regrade_id"]
-    other = await client.post(url, json=request(annotation="other"))
+    # Another body is another request, also under the same key.
+    other = await client.post(url, json=request(annotation="other"), headers={"Idempotency-Key": "k"})
     assert (other.json()["total"], other.json()["annotation"]) == (3, "other")
     found = await client.get(f"{url}/{document['regrade_id']}")
     assert found.json() == document
@@ -38,6 +39,16 @@ async def test_a_request_is_kept_once_and_a_worker_is_told(raw: Redis, store: St
     # One message for each, although three calls asked about the first one.
     messages = await raw.lrange("rollouts:rollouts.default", 0, -1)
     assert sum(b"rolloutpool.regrade" in message for message in messages) == 2
+
+
+async def test_memory_of_open_rollouts_is_not_taken(raw: Redis, client: httpx.AsyncClient) -> None:
+    """As of annotations, which the grades become. What was begun before goes on."""
+    url = await submitted(client, 41)
+    begun = await client.post(url, json=request(), headers={"Idempotency-Key": "k"})
+    await raw.config_set("maxmemory", int((await raw.info("memory"))["used_memory"]) + 1_600_000 + 16 * 2**20)
+    assert (await client.post(url, json=request())).status_code == 503
+    again = await client.post(url, json=request(), headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["regrade_id"]) == (202, begun.json()["regrade_id"])
 
 
 async def test_what_is_wrong_is_refused_with_its_place(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

@@ -157,6 +157,28 @@ async def test_all_pushes_of_a_batch_can_be_made_due_again(store: Store) -> None
     assert {push.uid for push in await Pushes(store).take(9, lease_s=60)} == {*uids} - {one.uid}
 
 
+async def test_a_dead_letter_is_a_push_that_is_given_up_now(store: Store) -> None:
+    """Those that were delivered at last, or deleted with their batch, were told of as given up."""
+
+    async def letters() -> list[str]:
+        return (await Webhooks().dead_letters(store.connection, 100))["pushes"]
+
+    uids = await due(store, 2, "http://down.example/")
+    batch_id = batch_of(uids[0])
+    for _ in range(2):
+        for push in await Pushes(store).take(2, lease_s=60):
+            await Pushes(store).settle(push, "dead")
+        assert sorted(await letters()) == sorted(uids)
+        await Pushes(store).retry(batch_id, 2)
+    one, two = await Pushes(store).take(2, lease_s=60)
+    await Pushes(store).settle(one, "delivered")
+    assert await letters() == []
+    await Pushes(store).settle(two, "dead")
+    assert await letters() == [two.uid]
+    await store.batches.delete(batch_id)
+    assert await letters() == []
+
+
 async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(store: Store, raw: Redis) -> None:
     uids = await due(store, 3, "http://up.example/")
     batch_id = batch_of(uids[0])

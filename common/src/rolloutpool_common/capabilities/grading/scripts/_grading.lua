@@ -64,16 +64,6 @@ local function grading_on_claim(notes, uid, now)
   end
 end
 
--- Let the deadline of a grader be so many ms from now, for a rollout and for its group.
-local function put_off_grade(uid, group, ms)
-  local due, batch = str(now_ms() + ms), string.match(uid, '^(.*)%-%d+$')
-  redis.call('ZADD', P .. 'grading', 'XX', due, uid)
-  local field = group and 'due:' .. group
-  if field and redis.call('HEXISTS', k_batch(batch, 'group_counts'), field) == 1 then
-    redis.call('HSET', k_batch(batch, 'group_counts'), field, due)
-  end
-end
-
 -- A run goes on after a pause since `paused_ms`: the time of its graders stood still meanwhile.
 local function grading_on_resume(run, paused_ms)
   local of = {}
@@ -81,8 +71,14 @@ local function grading_on_resume(run, paused_ms)
     local batch, index = string.match(uid, '^(.*)%-(%d+)$')
     of[batch] = of[batch] or redis.call('HGET', k_batch(batch), 'run') or ''
     if of[batch] == run then
-      local left = tonumber(redis.call('ZSCORE', P .. 'grading', uid)) - tonumber(paused_ms)
-      put_off_grade(uid, redis.call('HGET', k_batch(batch, 'groups'), index), left)
+      -- Where the pause was longer than the time that it had, it was put off (grades_due.lua).
+      local was = redis.call('HGET', k_rollout(uid), 'grade_due') or redis.call('ZSCORE', P .. 'grading', uid)
+      redis.call('HDEL', k_rollout(uid), 'grade_due')
+      local due = str(now_ms() + tonumber(was) - tonumber(paused_ms))
+      redis.call('ZADD', P .. 'grading', due, uid)
+      local group = redis.call('HGET', k_batch(batch, 'groups'), index)
+      local counts, field = k_batch(batch, 'group_counts'), group and 'due:' .. group
+      if field and redis.call('HEXISTS', counts, field) == 1 then redis.call('HSET', counts, field, due) end
     end
   end
 end

@@ -12,10 +12,11 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'grading', '-inf', str(now
   -- The group has its grades, which a worker that died was delivering. The next one goes on.
   if leader and redis.call('EXISTS', k_rollout(batch .. '-' .. leader, 'grades')) == 1 then held = true end
   -- While its run is paused, no worker gets it, and the others of its group do not go on. So its time stands still
-  -- (grading_on_resume), and it makes room here for others.
+  -- (grading_on_resume, which needs to know when it was due), and it makes room here for others.
   local run = redis.call('HGET', k_batch(batch), 'run')
   if not held and run and is_paused(batch, run) then
-    put_off_grade(uid, group, PUT_OFF_MS)
+    redis.call('HSETNX', k_rollout(uid), 'grade_due', redis.call('ZSCORE', P .. 'grading', uid))
+    redis.call('ZADD', P .. 'grading', str(now_ms() + PUT_OFF_MS), uid)
   -- One of a batch that was deleted is listed too: its end finds nothing, and it is taken off the list.
   elseif not held then
     found[#found + 1] = uid

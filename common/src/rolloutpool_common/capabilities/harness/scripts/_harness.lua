@@ -97,9 +97,19 @@ local function harness_on_release(batch, _, index)
   if over or tonumber(open or '0') > 0 then wake_session(batch, index) end
 end
 
--- Its calls can be answered no more. What was said is in its journal, and so in its result.
+-- Its calls can be answered no more. What was said is in its journal, and so in its result. What was noted of each call takes
+-- some 100 bytes, and is of no use until its batch is deleted; what a session was is still shown, and its runner still has it.
 local function harness_on_end(_, uid)
   redis.call('ZREM', WANTED, uid)
   redis.call('ZREM', HELD, uid)
-  redis.call('UNLINK', k_rollout(uid, 'calls'), k_rollout(uid, 'said'), k_rollout(uid, 'replies'))
+  local key, kept = k_rollout(uid, 'session'), {}
+  for _, name in ipairs({ 'place', 'lease', 'calls', 'over' }) do
+    local value = redis.call('HGET', key, name)
+    if value then
+      kept[#kept + 1] = name
+      kept[#kept + 1] = value
+    end
+  end
+  redis.call('UNLINK', key, k_rollout(uid, 'calls'), k_rollout(uid, 'said'), k_rollout(uid, 'replies'))
+  if #kept > 0 then redis.call('HSET', key, unpack(kept)) end
 end

@@ -8,10 +8,12 @@ local key = k_rollout(uid, 'session')
 if not has_place(uid, number, token) then return 0 end
 redis.call('HDEL', key, 'lease')
 redis.call('ZREM', HELD, uid)
+-- Of one that needs no program any more nothing is wanted.
+if is_sampled(uid) then return 1 end
 if how == '' then
   if counted ~= 'nothing' then redis.call('HINCRBY', key, counted, 1) end
   redis.call('ZADD', WANTED, str(now_ms()), uid)
-elseif not is_sampled(uid) then
+else
   redis.call('HSETNX', key, 'over', how)
   wake_session(batch, index)
 end

@@ -11,4 +11,6 @@ for i = 2, #ARGV do
   if total and not finished then begin_cancel(ARGV[i], 'pause') end
 end
 resume_run(run)
+-- As any other run from now on: a paused one is kept for ever.
+keep_run(run)
 return 1

@@ -258,6 +258,8 @@ async def test_what_is_kept_of_a_session_goes_with_its_batch(session: Session) -
     await session.store.rollouts.finish(session.claim, result_of(session.claim))
     kept = [part for part in Harness.rollout_parts if await redis.exists(f"rp:rollout:{uid}:{part}")]
     assert kept == ["session"]
+    # Nothing of single calls, of which there may be thousands.
+    assert await redis.hgetall(f"rp:rollout:{uid}:session") == {b"calls": b"1"}
 
 
 async def test_calls_whose_rollout_ends_while_they_are_read_are_lost_with_the_claim(session: Session) -> None:
@@ -265,3 +267,15 @@ async def test_calls_whose_rollout_ends_while_they_are_read_are_lost_with_the_cl
     await session.store.connection.redis.delete(f"rp:rollout:{session.uid}:said")
     with pytest.raises(ClaimLost):
         await session.sessions.read(session.claim, None, {})
+
+
+@pytest.mark.parametrize("counts", ["deaths", "losses"])
+async def test_a_runner_that_leaves_after_the_rollout_s_end_wants_no_place(store: Store, counts: Any) -> None:
+    """The last runner stops, or the program dies, in the moment of a cancel: nobody was left to take the place off."""
+    session = await opened(store, command=["x"])
+    await session.sessions.want_place(session.claim, reuse=True)
+    place = await session.sessions.take_place("t1", 15)
+    assert place is not None
+    await store.rollouts.cancel(session.uid)
+    assert await session.sessions.leave_place(place, None, counts)
+    assert not await store.connection.redis.exists("rp:places:wanted", "rp:places:held")
