@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.imitated_engine import Answer, CallName, ImitatedEngine
 from tests.support.scripted_ids import ScriptedIds
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 
 class Update(StrEnum):
@@ -98,11 +98,7 @@ class GradualSampler:
     async def holds_at(self, drawn: int) -> None:
         """Returns when so many ids were sampled; no more are before an update, however late it is."""
         self._hold_at = drawn
-
-        async def enough() -> bool:
-            return self.drawn >= drawn
-
-        await until(enough, 120.0)
+        await until_true(lambda: self.drawn >= drawn, 120.0)
 
     def _go_on(self) -> None:
         self._hold_at = None

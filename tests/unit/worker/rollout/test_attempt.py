@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, hang, say, status
 from tests.support.vllm_server import vllm_server
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -182,14 +181,10 @@ async def test_a_cancellation_that_nobody_asked_for_leaves_no_claim(
     async with scripted_trainer(tokenizer, hang()) as trainer:
         (uid,) = await inside.submit(server_url=trainer.url)
         ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _asked(trainer.of(uid)))
+        await until_true(lambda: trainer.of(uid))
         ticket.cancel()
         assert await ticket == "stopped"
     assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
-
-
-async def _asked(exchanges: Sequence[object]) -> bool:
-    return bool(exchanges)
 
 
 async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(

@@ -15,7 +15,7 @@ from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say, status
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
@@ -210,7 +210,7 @@ async def test_a_worker_that_ends_while_it_grades_leaves_the_grade_to_another(
     ):
         (uid,) = await submit_graded(first, trainer, graded("hangs", str(go_on)))
         ticket = asyncio.create_task(first.take(uid))
-        await until(lambda: _lines(log, 1))
+        await until_true(lambda: asked(log))
         assert await counts(store, uid) == {"grading": 1}
         assert (await view(store, uid)).status is RolloutStatus.GRADING
         if end == "drained":
@@ -239,7 +239,7 @@ async def test_a_rollout_can_be_cancelled_while_it_is_graded(
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         (uid,) = await submit_graded(inside, trainer, graded("hangs"))
         ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _lines(log, 1))
+        await until_true(lambda: asked(log))
         assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
         (running,) = inside.services.claims.current()
         running.task.cancel()
@@ -281,10 +281,6 @@ async def test_a_grader_has_the_last_word_over_an_environment(
     alone, both, none = [await inside.result(uid) for uid in uids]
     assert {one.environment.reward for one in (alone, both, none) if one.environment} == {1.0}
     assert (alone.reward, both.reward, none.reward) == (1.0, 0.5, None)
-
-
-async def _lines(log: Path, least: int) -> bool:
-    return len(asked(log)) >= least
 
 
 async def test_the_page_about_environments_does_what_it_says(
