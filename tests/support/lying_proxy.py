@@ -13,7 +13,7 @@ What it does with an answer is its `Manner`, and may be changed while it runs:
 | `Repeats(seconds, idle=True)` | the same, but never to another request: only while the connection is idle |
 | `Delays(seconds)` | each answer so much later than the server gave it |
 | `Swaps(patience)` | of two requests that are under way at the same time, each the other's answer |
-| `Cuts(share)` | the beginning of an answer, then the end of the connection |
+| `Cuts()` | the beginning of an answer, then the end of the connection |
 | `Prepends()` | an older answer after the request, and then the right one |
 | `Opens()` | an older answer as soon as the connection is open |
 | `Halves()` | as `Repeats`, but half of the answer before the next request, and the rest after it |
@@ -148,14 +148,9 @@ class Swaps(Manner):
 class Cuts(Manner):
     """Breaks off within an answer."""
 
-    def __init__(self, share: float | None = None) -> None:
-        """`share` is how much of an answer is sent, from 0 to 1; None draws lots."""
-        self.share = share
-
     async def answer(self, line: ProxyLine, answer: bytes) -> None:
         """Gives the beginning and hangs up."""
-        share = line.proxy.random.random() if self.share is None else self.share
-        await line.write(answer[: int(len(answer) * share)])
+        await line.write(answer[: int(len(answer) * line.proxy.random.random())])
         line.close()
 
 
@@ -225,11 +220,11 @@ class Mixed(Manner):
 class LyingProxy:
     """The proxy, and what it knows of its worker and its server."""
 
-    def __init__(self, target: str, manner: Manner, seed: int) -> None:
+    def __init__(self, target: str, manner: Manner) -> None:
         self.url = ""
         self.target = target
         self.manner = manner
-        self.random = random.Random(seed)
+        self.random = random.Random(1)
         self.connections = 0
         """That workers have opened."""
         self.past: deque[bytes] = deque(maxlen=PAST)
@@ -304,19 +299,9 @@ class LyingProxy:
 
 
 @contextlib.asynccontextmanager
-async def lying_proxy(
-    target: str, manner: Manner, *, seed: int = 1, host: str = "127.0.0.1", port: int = 0
-) -> AsyncIterator[LyingProxy]:
-    """Serves a proxy until the block ends.
-
-    Args:
-        target: The server, as `http://host:port`.
-        manner: What is done with answers.
-        seed: Of all lots.
-        host: Where it listens.
-        port: Where it listens; 0 takes a free one.
-    """
-    proxy = LyingProxy(target, manner, seed)
+async def lying_proxy(target: str, manner: Manner) -> AsyncIterator[LyingProxy]:
+    """Serves a proxy for a server, `http://host:port`, until the block ends."""
+    proxy = LyingProxy(target, manner)
     handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,8 +318,8 @@ async def lying_proxy(
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    server = await asyncio.start_server(handle, host, port)
-    proxy.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield proxy
     finally:
