@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, view_of
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import call, hang, say, wait
@@ -68,8 +68,7 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
             await until_true(lambda: drain_of(worker) == 1)
             answer_now.set()
             assert await worker.ended() == 0, worker.log()
-        view = await pool.store.rollouts.view(uid, OWNER)
-        assert view is not None
+        view = await view_of(pool.store, uid)
         assert (view.status, view.turns, view.worker) == (RolloutStatus.QUEUED, 1, None)
         again = await pool.store.rollouts.claim(uid, "next")
         assert isinstance(again, Claim)
@@ -121,8 +120,7 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             assert "Traceback" not in worker.log()
         # All given back by the worker itself: nobody has to find it dead first.
         for uid in uids:
-            view = await pool.store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(pool.store, uid)
             assert (view.status, view.worker) == (RolloutStatus.QUEUED, None)
         with started_worker(redis_url):
             async with pool.reconciled():

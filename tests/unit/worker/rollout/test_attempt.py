@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, uids_of
+from tests.support.batches import OWNER, claim, new_batch, status_of, uids_of, view_of
 from tests.support.imitated_engine import Refusal
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
@@ -33,8 +33,7 @@ from rolloutpool_worker.tools.calculator import add
 
 async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
     """Status and attempts so far."""
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.status, view.attempt
 
 
@@ -243,8 +242,7 @@ async def test_a_journal_of_another_release_waits_for_a_worker_that_can_read_it(
         await store.rollouts._redis.rpush(f"rp:rollout:{uid}:journal", b'{"kind": "snapshot", "v": 1}')
         assert await inside.take(uid) == "deferred"
         assert trainer.exchanges == []
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.waiting is not None
     assert "cannot go on with it" in view.waiting.message
     assert "'snapshot'" in view.waiting.message
@@ -258,8 +256,7 @@ async def test_the_first_rollout_of_a_batch_says_that_its_prompt_shows_other_too
         for uid in uids:
             await inside.take(uid)
         assert [(await inside.result(uid)).warnings for uid in uids] == [["tool_not_shown:add"], []]
-        state = await store.batches.status(uids[0].partition("-")[0], OWNER)
-        assert state is not None
+        state = await status_of(store, uids[0])
         assert state.warnings == {"tool_not_shown:add": 1}
         # The same with a trainer that says nothing of tools, for a batch that does.
         assert (await inside.run_one(server_url=trainer.url)).warnings == []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
 from tests.support.batches import submit as submit_batch
+from tests.support.batches import view_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say
@@ -54,8 +54,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
 
 
 async def status(store: Store, uid: str) -> RolloutStatus:
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.status
 
 
