@@ -33,6 +33,7 @@ from typing import Any
 
 import httpx
 from tests.support.inside_api import NO_TLS
+from tests.support.raw_server import answering
 
 PAST = 256
 """Answers that are remembered, to be given again."""
@@ -302,34 +303,9 @@ class LyingProxy:
 async def lying_proxy(target: str, manner: Manner) -> AsyncIterator[LyingProxy]:
     """Serves a proxy for a server, `http://host:port`, until the block ends."""
     proxy = LyingProxy(target, manner)
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            await proxy.serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the worker has hung up, or the proxy ends
-        finally:
-            handlers.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield proxy
+        async with answering(proxy.serve) as served:
+            proxy.url = served.url
+            yield proxy
     finally:
-        server.close()
-        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet, but after some
-        # steps of the loop.
-        for _ in range(20):
-            await asyncio.sleep(0)
-        for task in tuple(handlers):
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
         await proxy.close()
-        await server.wait_closed()
