@@ -308,7 +308,7 @@ async def test_over_an_engine_what_was_asked_again_is_in_one_sample_and_says_so(
             program.say("do 1")
             policy.gate.clear()
             asked = asyncio.ensure_future(program.call())
-            await until(policy.is_asked, 20)
+            await until_true(lambda: policy.sampled, 20)
             first.kill()
             policy.gate.set()
             with started_worker(redis_url, [ROOT]):
