@@ -2,15 +2,14 @@
 
 import base64
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 from tests.support.served_policy import ServedPolicy
+from tests.support.threaded_server import QuietHandler, serving
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -63,7 +62,7 @@ def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dic
     """A webhook on a real socket; `answer` gives the status of the nth request."""
     taken: list[tuple[dict[str, str], bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             status = answer(len(taken))
@@ -72,18 +71,8 @@ def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dic
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/results", taken
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}/results", taken
 
 
 def test_a_batch_of_200_by_push(client: RolloutClient, trainer: ServedPolicy) -> None:

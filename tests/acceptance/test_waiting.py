@@ -3,12 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.threaded_server import QuietHandler, serving
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -24,7 +21,7 @@ DEFAULTS = {"tokenizer_name": TINY, "idempotent": True}
 ITEMS: list[dict[str, Any]] = [{"messages": [{"role": "user", "content": f"Calculate 15 + {i}"}]} for i in range(16)]
 
 
-class Busy(BaseHTTPRequestHandler):
+class Busy(QuietHandler):
     """Answers each call with 503, says why, and says the whole request as well."""
 
     protocol_version = "HTTP/1.1"
@@ -44,26 +41,6 @@ class Busy(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Says nothing on stderr."""
-
-
-@contextmanager
-def busy_trainer() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def port_of(server: ThreadingHTTPServer) -> int:
-    return int(server.server_address[1])
-
 
 def status(client: RolloutClient, batch_id: str) -> BatchStatus:
     return client.batch(batch_id).status()
@@ -76,8 +53,7 @@ def at_trainers(client: RolloutClient, batch_id: str) -> list[Waiting]:
 
 def test_a_busy_trainer_is_named_while_it_is_busy(pool: LocalPool, tokenizer: ChatTokenizer) -> None:
     with pool.client() as client:
-        with busy_trainer() as server:
-            port = port_of(server)
+        with serving(Busy) as port:
             batch = client.submit(ITEMS, defaults=DEFAULTS, trainer=f"http://127.0.0.1:{port}")
             eventually(lambda: at_trainers(client, batch.batch_id), seconds=30)
             (waiting,) = at_trainers(client, batch.batch_id)
