@@ -66,6 +66,17 @@ async def test_what_arrives_twice_is_one_call(session: Session) -> None:
     assert (await session.take(holder=f"{DOOR} s1 2")).n == 2
 
 
+async def test_an_older_connection_that_ends_says_nothing_of_the_one_that_holds_the_call(session: Session) -> None:
+    """The program repeats its call while the door has not noticed yet that the first connection is gone."""
+    first, second = f"{DOOR} s1 1", f"{DOOR} s1 2"
+    await session.take(holder=first)
+    await session.take(holder=second, repeats=True)
+    await session.sessions.hear(session.uid, 1, first, taken=False)
+    await session.answer(1)
+    await session.sessions.hear(session.uid, 1, second, taken=True)
+    assert (await session.take(holder=f"{DOOR} s1 3")).n == 2
+
+
 async def test_a_program_that_was_started_again_gets_the_replies_that_it_had(store: Store) -> None:
     session = await opened(store, command=["x"])
     await session.sessions.want_place(session.claim, reuse=True)
