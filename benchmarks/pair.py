@@ -45,12 +45,7 @@ def order(pairs: int, first: Side, second: Side) -> list[Side]:
 
 
 def compare(old: Sequence[Spent], new: Sequence[Spent]) -> list[Row]:
-    """Compares the runs of two sides, pair by pair.
-
-    Args:
-        old: The commit's runs.
-        new: The working tree's, in the order of the pairs.
-    """
+    """Compares the runs of the commit with those of the working tree, pair by pair."""
     rows: list[Row] = []
     for turns, meters in old[0].items():
         for meter in meters:

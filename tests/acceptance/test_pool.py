@@ -2,15 +2,14 @@
 
 import base64
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 from tests.support.served_policy import ServedPolicy
+from tests.support.threaded_server import QuietHandler, serving
 from tests.support.waiting import eventually
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -63,7 +62,7 @@ def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dic
     """A webhook on a real socket; `answer` gives the status of the nth request."""
     taken: list[tuple[dict[str, str], bytes]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             status = answer(len(taken))
@@ -72,18 +71,8 @@ def receiver(answer: Callable[[int], int]) -> Iterator[tuple[str, list[tuple[dic
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/results", taken
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}/results", taken
 
 
 def test_a_batch_of_200_by_push(client: RolloutClient, trainer: ServedPolicy) -> None:
@@ -102,18 +91,14 @@ def test_a_batch_of_200_by_push(client: RolloutClient, trainer: ServedPolicy) ->
     assert {r.uid for r in batch.results()} == set(pushed)
 
 
-def v1_request(trainer: ServedPolicy, question: str = "Calculate (15 + 23) * 4") -> dict[str, Any]:
-    return {
+def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: ServedPolicy) -> None:
+    request: dict[str, Any] = {
         "rollout_id": f"job-step1-idx0-{uuid.uuid4().hex[:8]}",
         "server_url": trainer.urls[0] + "/",
-        "messages": [{"role": "user", "content": question}],
+        "messages": [{"role": "user", "content": "Calculate (15 + 23) * 4"}],
         "sampling_params": {"temperature": 0.7},
         "tokenizer_name": TINY,
     }
-
-
-def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: ServedPolicy) -> None:
-    request = v1_request(trainer)
     answer = httpx.post(f"{pool.url}/rollout", json=request, timeout=60)
     assert answer.status_code == 200
     body = answer.json()
@@ -132,35 +117,6 @@ def test_v1_synchronous(pool: LocalPool, client: RolloutClient, trainer: ServedP
     view = client.get_rollout(request["rollout_id"])
     assert view.result is not None
     assert_exact(trainer.app, [RolloutResult.model_validate(view.result)])
-
-
-class TestMaskGuide:
-    """The founding mask guide's patterns, on the real path."""
-
-    def test_single_turn_is_all_ones(self, client: RolloutClient, trainer: ServedPolicy) -> None:
-        request = v1_request(trainer, "Say hello")
-        assert client.rollout(request).finish_reason == "stop"
-        session = trainer.app.get_session(request["rollout_id"])
-        assert session.turns == 1
-        assert set(session.response_mask) == {1}
-
-    def test_zeros_are_what_template_and_tools_put_there(
-        self, client: RolloutClient, trainer: ServedPolicy, tokenizer: ChatTokenizer
-    ) -> None:
-        request = v1_request(trainer)
-        answer = client.rollout(request)
-        session = trainer.app.get_session(request["rollout_id"])
-        assert len(session.response_ids) == len(session.response_mask)
-        assert set(session.response_mask) == {0, 1}
-        # Counted against the template, not against our own renderer: everything between two sampled turns.
-        text = tokenizer.decode([i for i, m in zip(session.response_ids, session.response_mask, strict=True) if not m])
-        results = [m.content for m in answer.final_messages if m.role == "tool"]
-        expected = [
-            f"\n<|im_start|>tool\n<tool_response>\n{content}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-            for content in results
-        ]
-        assert text == "".join(expected)
-        assert session.zeros == sum(len(tokenizer.encode(part)) for part in expected)
 
 
 def count_in(ticket: dict[str, Any]) -> int:
@@ -261,14 +217,3 @@ def test_accepted_work_survives_the_whole_pool(tokenizer: ChatTokenizer, tmp_pat
     assert len(results) == 40
     assert_exact(app, results)
     assert not app.sampling_log.repeated()
-
-
-def test_a_cancelled_batch_ends_at_once(client: RolloutClient, tokenizer: ChatTokenizer, pool: LocalPool) -> None:
-    app = callback_app(ScriptedPolicy(tokenizer, latency=30), tokenizer=tokenizer, tools=pool.url)
-    with serve_callback(app, [0]) as served:
-        batch = client.submit(items(8), defaults=DEFAULTS, trainer=served.url)
-        eventually(lambda: batch.status().counts[RolloutStatus.RUNNING] == 8, seconds=30)
-        batch.cancel()
-        results = list(batch.results())
-        assert {r.status for r in results} == {RolloutStatus.CANCELLED}
-        eventually(lambda: all(w["running"] == 0 for w in client.workers()), seconds=5)

@@ -1,17 +1,11 @@
-"""Steering a run on real processes: a pause around a weight update, and a lease that nobody renews."""
+"""Steering a run on real processes: a pause around a weight update."""
 
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-from redis import Redis
 from tests.support.waiting import eventually
 
-from rolloutpool_common.outcomes import RolloutStatus
-from rolloutpool_common.protocol.batch import CancelCause
 from rolloutpool_common.rendering import TINY, ChatTokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
 from rolloutpool_trainer.endpoint.app import CallbackApp
@@ -26,9 +20,9 @@ QUESTION = [{"role": "user", "content": "Calculate (15 + 23) * 4"}]
 class Weights:
     """A policy whose weights have a version."""
 
-    def __init__(self, tokenizer: ChatTokenizer, **options: Any) -> None:
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
         self.version = 1
-        self._policy = ScriptedPolicy(tokenizer, **options)
+        self._policy = ScriptedPolicy(tokenizer, latency=0.05, turns=6)
 
     async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
         version = str(self.version)
@@ -44,21 +38,15 @@ def settled(app: CallbackApp) -> int:
     return counts[-1]
 
 
-@contextmanager
-def served(pool: LocalPool, tokenizer: ChatTokenizer, weights: Weights) -> Iterator[tuple[CallbackApp, str]]:
-    app = callback_app(weights, tokenizer=tokenizer, tools=pool.url)
-    with serve_callback(app, [0]) as running:
-        yield app, running.urls[0]
-
-
 def test_a_run_is_paused_around_a_weight_update(
     pool: LocalPool, client: RolloutClient, tokenizer: ChatTokenizer
 ) -> None:
-    weights, run = Weights(tokenizer, latency=0.05, turns=6), f"update-{uuid.uuid4().hex[:8]}"
-    with served(pool, tokenizer, weights) as (app, url):
+    weights, run = Weights(tokenizer), f"update-{uuid.uuid4().hex[:8]}"
+    app = callback_app(weights, tokenizer=tokenizer, tools=pool.url)
+    with serve_callback(app, [0]) as served:
         client.announce(run, 1)
         rollouts = [{"messages": QUESTION} for _ in range(16)]
-        batch = client.submit(rollouts, defaults=DEFAULTS, trainer=url, run=run, max_staleness=1)
+        batch = client.submit(rollouts, defaults=DEFAULTS, trainer=served.url, run=run, max_staleness=1)
         eventually(lambda: len(app.sampling_log) >= 16)
         assert client.pause(run).paused_at is not None
         # Calls in flight go on, and none is sent after them.
@@ -83,37 +71,3 @@ def test_a_run_is_paused_around_a_weight_update(
         )
         assert [(sample.version_min, sample.version_max) for sample in result.samples] == [(1, 2)]
         assert (result.staleness, result.stale) == (1, None)
-
-
-def test_a_batch_that_nobody_reads_any_more_is_cancelled(
-    pool: LocalPool, client: RolloutClient, tokenizer: ChatTokenizer
-) -> None:
-    # Far more turns than the test has time for.
-    with served(pool, tokenizer, Weights(tokenizer, latency=0.2, turns=100)) as (app, url), raw_redis(pool) as raw:
-        batch = client.submit([{"messages": QUESTION}] * 4, defaults=DEFAULTS, trainer=url, lease_seconds=10)
-
-        def pass_seconds(seconds: int) -> None:
-            # The shortest lease is longer than a test may take, so the clock by which leases end is put on.
-            raw.hincrby("rp:served", "clock_ms", seconds * 1000)
-
-        for _ in range(2):
-            pass_seconds(8)
-            assert batch.status().cancel_cause is None
-        eventually(lambda: len(app.sampling_log) >= 4)
-        pass_seconds(10)
-        # Not by a read of the batch, because that would renew the lease.
-        eventually(lambda: raw.hexists(f"rp:batch:{batch.batch_id}", "finished_ms"), seconds=20)
-        status = batch.status()
-        assert (status.cancelled, status.cancel_cause) == (True, CancelCause.LEASE)
-        assert status.counts[RolloutStatus.CANCELLED] == 4
-        # The workers have let go of it: what was in flight is answered, and nothing follows.
-        asked = settled(app)
-        assert asked < 4 * 100
-        time.sleep(0.5)
-        assert len(app.sampling_log) == asked
-
-
-@contextmanager
-def raw_redis(pool: LocalPool) -> Iterator[Redis]:
-    with Redis.from_url(pool.redis_url) as raw:
-        yield raw

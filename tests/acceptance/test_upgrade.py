@@ -22,7 +22,7 @@ from tests.support.other_builds import listed_builds, sources_of, with_sources
 from tests.support.ports import free_port
 from tests.support.redis_server import running_redis
 from tests.support.secrets import secrets_file
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import started_worker
 
 from rolloutpool_common.rendering import TINY, ChatTokenizer
@@ -64,12 +64,8 @@ class HeldPolicy:
     async def __call__(self, prompt_ids: list[int], params: GenerateParams) -> Generation:
         """Samples the next turn, once the policy is let go."""
         self.asked_for.add(params.rollout_id)
-        await until(self._is_let_go, LONG)
+        await until_true(self.go_on.is_set, LONG)
         return await self._policy(prompt_ids, params)
-
-    async def _is_let_go(self) -> bool:
-        """Whether it may sample."""
-        return self.go_on.is_set()
 
 
 @pytest.fixture

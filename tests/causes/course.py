@@ -26,14 +26,7 @@ class Course:
     """One course of one pool."""
 
     def __init__(self, pool: OperatedPool, browser: Browser, folder: Path, pictures: Path | None) -> None:
-        """Prepares the trainer.
-
-        Args:
-            pool: It runs.
-            browser: It runs.
-            folder: For files of the course.
-            pictures: Where pictures go; None takes none.
-        """
+        """Prepares the trainer. Files of the course go into the folder, and pictures, unless they are not wanted."""
         self._pool = pool
         self._browser = browser
         self._pictures = pictures

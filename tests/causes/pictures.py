@@ -11,14 +11,7 @@ MOST_BYTES = 90_000
 
 
 def take(page: Page, folder: Path, name: str, *, height: int | None = None) -> None:
-    """Takes a picture of what is in view.
-
-    Args:
-        page: The page.
-        folder: Where it goes.
-        name: Of the file, without `.png`.
-        height: Of the picture; None stands for the whole view.
-    """
+    """Takes a picture of what is in view, or of so many pixels of it; the name is without `.png`."""
     size = page.viewport_size
     assert size is not None
     clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]}

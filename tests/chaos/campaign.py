@@ -22,7 +22,7 @@ from tests.chaos.manners import Manner
 from tests.chaos.record import Record
 from tests.chaos.trainer import TURNS
 from tests.machines.network import network
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_trainer.endpoint.server import serve_callback
 
@@ -181,12 +181,8 @@ async def _play(
         task.cancel()
     for task in reading - late:
         task.result()
-
-    async def pushed() -> bool:
-        return not consumer.unpushed
-
     with suppress(AssertionError):
-        await until(pushed, PUSH_SECONDS)
+        await until_true(lambda: not consumer.unpushed, PUSH_SECONDS)
 
 
 def _raise_if_failed(*tasks: asyncio.Task[None]) -> None:

@@ -34,7 +34,7 @@ from tests.chaos.process import Process
 from tests.chaos.record import Record, entries
 from tests.machines.network import HERE, Machine
 from tests.support.other_builds import python_path
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.process.failpoints import VARIABLE
 from rolloutpool_common.security.api_keys import KeyScope, make_key
@@ -271,11 +271,10 @@ class Cast:
             ]
             self.trainers.append(self._process(log.stem, command, {}, preferred=True))
             self.trainers[-1].start()
-
-        async def listen() -> bool:
-            return all(log.exists() and b'"event":"start"' in log.read_bytes() for log in self.trainer_logs)
-
-        await until(listen, START_SECONDS)
+        await until_true(
+            lambda: all(log.exists() and b'"event":"start"' in log.read_bytes() for log in self.trainer_logs),
+            START_SECONDS,
+        )
 
     async def busy(self) -> Member | None:
         """A worker that waits for a further turn of a rollout, whose turns before that are in the journal."""

@@ -99,12 +99,7 @@ def intervals(campaign: Iterable[dict[str, Any]], kinds: Iterable[str]) -> dict[
 
 
 def judge_deaths(campaign: Sequence[dict[str, Any]], declared: Sequence[Declared]) -> Deaths:
-    """Compares what was declared with what happened.
-
-    Args:
-        campaign: The campaign's notes.
-        declared: What the reconcilers' logs say.
-    """
+    """Compares what the reconcilers' logs declare with what the campaign's notes say."""
     deaths = Deaths()
     members: dict[str, Mapping[str, Any]] = {}
     ended: dict[str, float] = {}

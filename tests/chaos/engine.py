@@ -39,15 +39,7 @@ WITHOUT_GENERATE = 0.5
 def serve_engines(
     ports: Mapping[int, Manner], record: Record, tokenizer: ChatTokenizer, *, turns: int, latency: float
 ) -> Iterator[None]:
-    """Serves engines in a thread until the block ends.
-
-    Args:
-        ports: Which kind listens where.
-        record: Takes what is asked, answered and sampled.
-        tokenizer: Of all rollouts.
-        turns: Of each rollout.
-        latency: Seconds that a turn takes.
-    """
+    """Serves engines in a thread until the block ends; each turn takes so many seconds."""
     loop, listens = asyncio.new_event_loop(), threading.Event()
 
     async def serve() -> None:

@@ -27,13 +27,7 @@ class EngineSamples:
 def judge_engines(
     logs: Iterable[Sequence[Mapping[str, Any]]], manners: Mapping[str, Manner], results: Mapping[str, Mapping[str, Any]]
 ) -> EngineSamples:
-    """Holds all results of engines' rollouts against the engines' notes.
-
-    Args:
-        logs: Of the trainers, whose ports some engines are.
-        manners: Of each rollout's port.
-        results: Of all rollouts that were delivered.
-    """
+    """Holds all results of engines' rollouts against the engines' notes, which are in trainers' logs."""
     calls: defaultdict[str, list[NotedCall]] = defaultdict(list)
     for log in logs:
         for entry in log:

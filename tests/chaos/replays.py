@@ -14,12 +14,7 @@ from rolloutpool_worker.settings import WorkerSettings
 
 
 def replay_completed(folder: Path, verdict: Verdict) -> None:
-    """Adds to a verdict what replays have shown.
-
-    Args:
-        folder: With the campaign's logs.
-        verdict: Of the same logs.
-    """
+    """Adds to a verdict what replays have shown, of the same logs."""
     # As a worker does: an engine's first prompt shows the tools, the calculator's too. No Redis is asked.
     load_plugins(WorkerSettings(redis_url="redis://127.0.0.1"))
     asyncio.run(_replay(folder, verdict))

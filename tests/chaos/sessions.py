@@ -67,14 +67,7 @@ def is_environment_failure(result: Entry, environment: str | None) -> bool:
 def judge_sessions(
     log: Sequence[Entry], environments: Mapping[str, str], results: Mapping[str, Entry], campaign: Sequence[Entry]
 ) -> Sessions:
-    """Judges.
-
-    Args:
-        log: The server's.
-        environments: As `environments_of` found them.
-        results: By uid.
-        campaign: Its notes; `sessions` names those that are open at the end.
-    """
+    """Judges by the server's log and the campaign's notes, which name the sessions that are open at the end."""
     verdict = Sessions()
     opened: dict[str, Entry] = {}
     calls: defaultdict[str, list[Entry]] = defaultdict(list)

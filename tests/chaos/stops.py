@@ -23,6 +23,7 @@ from pathlib import Path
 
 import redis
 from tests.chaos.sockets import family
+from tests.support.processes import runs
 
 from rolloutpool_common.rendering import TINY, load_tokenizer
 from rolloutpool_trainer import LocalPool, RolloutClient, callback_app
@@ -80,19 +81,11 @@ def stop_one(env: dict[str, str], folder: Path, number: int, after: float, notic
                     os.kill(pid, signal.SIGKILL)
             code = 1000
         time.sleep(0.2)
-        left = [pid for pid in members - {parent.pid} if _lives(pid)]
+        left = [pid for pid in members - {parent.pid} if runs(pid)]
     text = log.read_text(errors="replace")
     return Stop(
         after, code, len(left), [line for line in text.splitlines() if "Traceback" in line or "exception" in line]
     )
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs. One that has ended stays listed where the machine's first process reaps nobody."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def feed(client: RolloutClient, url: str, submitted: list[str]) -> None:

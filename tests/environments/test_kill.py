@@ -25,7 +25,7 @@ from tests.support.games import RIGHT, SEED, WRONG
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, say, wait
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FinishReason, RolloutStatus
@@ -194,11 +194,7 @@ KINDS = {
 async def none_left(sessions: Callable[[], int]) -> AsyncIterator[None]:
     """When the block ends, no session is left."""
     yield
-
-    async def none() -> bool:
-        return sessions() == 0
-
-    await until(none)
+    await until_true(lambda: sessions() == 0)
 
 
 @pytest.mark.parametrize(
@@ -230,11 +226,7 @@ async def test_a_killed_workers_sessions_go_on_as_they_declare_and_none_is_left(
             with started_worker(redis_url, [ROOT], **env) as first:
                 await first.announced(pool.store)
                 uids = await pool.submit(rollouts, shared={"server_url": trainer.url})
-
-                async def in_the_middle() -> bool:
-                    return sum(exchange.turn == 3 for exchange in trainer.exchanges) == 2
-
-                await until(in_the_middle, 60)
+                await until_true(lambda: sum(exchange.turn == 3 for exchange in trainer.exchanges) == 2, 60)
                 assert played.sessions() == 2
                 first.kill()
             go_on.set()

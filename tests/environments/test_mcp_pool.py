@@ -14,7 +14,7 @@ from tests.environments.mcp_server import make_server
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
@@ -94,11 +94,7 @@ async def test_a_call_in_a_worker_that_is_killed_is_made_at_most_once_unless_its
         with started_worker(redis_url, ROLLOUTPOOL_ENVIRONMENTS_FILE=named) as first:
             await first.announced(pool.store)
             uids = await pool.submit(rollouts, shared={"server_url": trainer.url})
-
-            async def all_in_the_middle() -> bool:
-                return sum(mark.endswith(" 2") for mark in marks()) == len(cases)
-
-            await until(all_in_the_middle, 60)
+            await until_true(lambda: sum(mark.endswith(" 2") for mark in marks()) == len(cases), 60)
             first.kill()
         with started_worker(redis_url, ROLLOUTPOOL_ENVIRONMENTS_FILE=named) as second:
             await second.announced(pool.store)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.games import RIGHT, SEED, WRONG
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault
 from rolloutpool_common.protocol.environments import EnvironmentChoice
@@ -45,11 +45,7 @@ async def played(
         made = OpenEnvEnvironment("numbers", form, Targets.loopback())
         try:
             yield made, served
-
-            async def freed() -> bool:
-                return bool(served.sessions() == 0)
-
-            await until(freed)
+            await until_true(lambda: served.sessions() == 0)
         finally:
             await made.aclose()
 

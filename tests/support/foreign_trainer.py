@@ -12,15 +12,14 @@ makes the prompt of a turn from 2 on is its kind (`ForeignKind`):
 
 import contextlib
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.support.threaded_server import QuietHandler, serving
 from tests.tokenizers.libraries import chat, whole
 
 Message = dict[str, Any]
@@ -175,7 +174,7 @@ def foreign_trainer(
     """
     trainer = ForeignTrainer(directory, kind, turns, tools=tools, ends=ends, stop=stop, strict=strict)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         """One connection."""
 
         def do_POST(self) -> None:
@@ -189,16 +188,6 @@ def foreign_trainer(
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    trainer.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(Handler) as port:
+        trainer.url = f"http://127.0.0.1:{port}"
         yield trainer
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

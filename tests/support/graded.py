@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.batches import OWNER, new_batch, uids_of
+from tests.support.batches import new_batch, status_of, uids_of
 from tests.support.inside_worker import InsideWorker
 from tests.support.scripted_trainer import ScriptedTrainer
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
-from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.store import Store
 from rolloutpool_common.store import keys as store_keys
 
@@ -28,16 +27,9 @@ async def submit_graded(
     return uids_of(batch)
 
 
-async def view(store: Store, uid: str) -> RolloutView:
-    found = await store.rollouts.view(uid, OWNER)
-    assert found is not None
-    return found
-
-
 async def counts(store: Store, uid: str) -> dict[str, int]:
     """Of the rollout's batch, those that are not 0; they add up to its rollouts."""
-    found = await store.batches.status(uid.rpartition("-")[0], OWNER)
-    assert found is not None
+    found = await status_of(store, uid)
     assert sum(found.counts.values()) == found.total
     assert min(found.counts.values()) >= 0
     return {name.value: n for name, n in found.counts.items() if n}

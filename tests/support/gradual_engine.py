@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.imitated_engine import Answer, CallName, ImitatedEngine
 from tests.support.scripted_ids import ScriptedIds
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 
 class Update(StrEnum):
@@ -54,14 +54,7 @@ class GradualSampler:
     def __init__(
         self, engine: ImitatedEngine, policy: ScriptedIds, note: Callable[[NotedCall], object], *, pause: float
     ) -> None:
-        """Becomes the engine's sampler.
-
-        Args:
-            engine: Which has a version.
-            policy: What is sampled.
-            note: Gets each call before it is answered.
-            pause: Seconds between two ids.
-        """
+        """Becomes the engine's sampler, with a pause between two ids; `note` gets each call before it is answered."""
         self.drawn = 0
         """Ids that were sampled in all calls."""
         self._engine, self._policy, self._note, self._pause = engine, policy, note, pause
@@ -75,13 +68,7 @@ class GradualSampler:
         engine.sampler = self._sample
 
     async def update(self, version: str, how: Update, seconds: float = 0.1) -> None:
-        """Exchanges the weights.
-
-        Args:
-            version: Of the new ones.
-            how: What happens to calls.
-            seconds: How long the engine samples nothing.
-        """
+        """Exchanges the weights; the engine samples nothing for so many seconds."""
         if how is Update.FREEZE:
             self._going.clear()
         else:
@@ -98,11 +85,7 @@ class GradualSampler:
     async def holds_at(self, drawn: int) -> None:
         """Returns when so many ids were sampled; no more are before an update, however late it is."""
         self._hold_at = drawn
-
-        async def enough() -> bool:
-            return self.drawn >= drawn
-
-        await until(enough, 120.0)
+        await until_true(lambda: self.drawn >= drawn, 120.0)
 
     def _go_on(self) -> None:
         self._hold_at = None

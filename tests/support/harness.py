@@ -86,10 +86,6 @@ class LedEngine:
         spans = [{"version": "default", "start": 0, "end": len(ids)}]
         return Answer(ids, "stop", spans, [logprob_of(one) for one in ids])
 
-    async def is_asked(self) -> bool:
-        """Whether it has begun to sample anything."""
-        return bool(self.sampled)
-
 
 @dataclass
 class DoorProcess:

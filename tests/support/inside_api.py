@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 from tests.support.secrets import secrets_file
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_api.__main__ import ApiServer
 from rolloutpool_api.app import create_app
@@ -64,11 +64,7 @@ async def running_api(redis_url: str, **settings: Any) -> AsyncIterator[Api]:
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     api = Api(server, serving, f"http://127.0.0.1:{listener.getsockname()[1]}", configured)
     try:
-
-        async def started() -> bool:
-            return server.started
-
-        await until(started)
+        await until_true(lambda: server.started)
         yield api
     finally:
         await api.stop()

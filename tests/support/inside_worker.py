@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tests.support.batches import NOWHERE, OWNER, new_batch, uids_of
+from tests.support.batches import NOWHERE, new_batch, status_of, uids_of
 
 from rolloutpool_common.outcomes import FinishReason
 from rolloutpool_common.protocol.batch import BatchStatus
@@ -87,9 +87,7 @@ class InsideWorker:
 
     async def status(self, uid: str) -> BatchStatus:
         """Of the rollout's batch."""
-        status = await self.services.store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert status is not None
-        return status
+        return await status_of(self.services.store, uid)
 
     def stop_after(self, records: int) -> None:
         """Makes this worker drain as soon as a journal has so many records."""

@@ -13,7 +13,7 @@ What it does with an answer is its `Manner`, and may be changed while it runs:
 | `Repeats(seconds, idle=True)` | the same, but never to another request: only while the connection is idle |
 | `Delays(seconds)` | each answer so much later than the server gave it |
 | `Swaps(patience)` | of two requests that are under way at the same time, each the other's answer |
-| `Cuts(share)` | the beginning of an answer, then the end of the connection |
+| `Cuts()` | the beginning of an answer, then the end of the connection |
 | `Prepends()` | an older answer after the request, and then the right one |
 | `Opens()` | an older answer as soon as the connection is open |
 | `Halves()` | as `Repeats`, but half of the answer before the next request, and the rest after it |
@@ -33,6 +33,7 @@ from typing import Any
 
 import httpx
 from tests.support.inside_api import NO_TLS
+from tests.support.raw_server import answering
 
 PAST = 256
 """Answers that are remembered, to be given again."""
@@ -148,14 +149,9 @@ class Swaps(Manner):
 class Cuts(Manner):
     """Breaks off within an answer."""
 
-    def __init__(self, share: float | None = None) -> None:
-        """`share` is how much of an answer is sent, from 0 to 1; None draws lots."""
-        self.share = share
-
     async def answer(self, line: ProxyLine, answer: bytes) -> None:
         """Gives the beginning and hangs up."""
-        share = line.proxy.random.random() if self.share is None else self.share
-        await line.write(answer[: int(len(answer) * share)])
+        await line.write(answer[: int(len(answer) * line.proxy.random.random())])
         line.close()
 
 
@@ -225,11 +221,11 @@ class Mixed(Manner):
 class LyingProxy:
     """The proxy, and what it knows of its worker and its server."""
 
-    def __init__(self, target: str, manner: Manner, seed: int) -> None:
+    def __init__(self, target: str, manner: Manner) -> None:
         self.url = ""
         self.target = target
         self.manner = manner
-        self.random = random.Random(seed)
+        self.random = random.Random(1)
         self.connections = 0
         """That workers have opened."""
         self.past: deque[bytes] = deque(maxlen=PAST)
@@ -304,47 +300,12 @@ class LyingProxy:
 
 
 @contextlib.asynccontextmanager
-async def lying_proxy(
-    target: str, manner: Manner, *, seed: int = 1, host: str = "127.0.0.1", port: int = 0
-) -> AsyncIterator[LyingProxy]:
-    """Serves a proxy until the block ends.
-
-    Args:
-        target: The server, as `http://host:port`.
-        manner: What is done with answers.
-        seed: Of all lots.
-        host: Where it listens.
-        port: Where it listens; 0 takes a free one.
-    """
-    proxy = LyingProxy(target, manner, seed)
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            await proxy.serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the worker has hung up, or the proxy ends
-        finally:
-            handlers.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
-
-    server = await asyncio.start_server(handle, host, port)
-    proxy.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
+async def lying_proxy(target: str, manner: Manner) -> AsyncIterator[LyingProxy]:
+    """Serves a proxy for a server, `http://host:port`, until the block ends."""
+    proxy = LyingProxy(target, manner)
     try:
-        yield proxy
+        async with answering(proxy.serve) as served:
+            proxy.url = served.url
+            yield proxy
     finally:
-        server.close()
-        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet, but after some
-        # steps of the loop.
-        for _ in range(20):
-            await asyncio.sleep(0)
-        for task in tuple(handlers):
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
         await proxy.close()
-        await server.wait_closed()

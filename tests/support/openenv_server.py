@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 from aiohttp import WSMsgType, web
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 TOOL = {
     "name": "guess",
@@ -151,11 +151,7 @@ class OpenEnvStub:
 
 async def none_left(server: OpenEnvStub) -> None:
     """Waits until it has no session."""
-
-    async def none() -> bool:
-        return server.sessions == 0
-
-    await until(none)
+    await until_true(lambda: server.sessions == 0)
 
 
 def _said(kind: str, data: dict[str, Any]) -> str:

@@ -36,13 +36,7 @@ def fault_in(places: Set[Place]) -> str | None:
 
 
 def places_of(raw: Any, batch_id: str, index: int) -> set[Place]:
-    """Reads the places of one open rollout.
-
-    Args:
-        raw: A blocking Redis client that decodes its answers.
-        batch_id: Its batch.
-        index: Its place in the batch.
-    """
+    """Reads the places of one open rollout."""
     uid = f"{batch_id}-{index}"
     batch, state = raw.hgetall(f"rp:batch:{batch_id}"), raw.hgetall(f"rp:rollout:{uid}")
     worker = state.get("worker", "")

@@ -40,18 +40,20 @@ async def answering(
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await handle(reader, writer)
         writer.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await writer.wait_closed()
 
     listening = await asyncio.start_server(until_closed, host, port, ssl=tls)
-    yield RawServer(host, listening.sockets[0].getsockname()[1])
-    listening.close()
-    # What was accepted a moment ago has no handler yet, but after some steps of the loop, and by TLS a handshake.
-    await asyncio.sleep(0.05 if tls else 0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    for task in handlers:
-        task.cancel()
-    # A connection that outlives its loop is told of in whichever test comes next.
-    await asyncio.gather(*handlers)
-    await listening.wait_closed()
+    try:
+        yield RawServer(host, listening.sockets[0].getsockname()[1])
+    finally:
+        listening.close()
+        # What was accepted a moment ago has no handler yet, but after some steps of the loop, and by TLS a handshake.
+        await asyncio.sleep(0.05 if tls else 0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for task in handlers:
+            task.cancel()
+        # A connection that outlives its loop is told of in whichever test comes next.
+        await asyncio.gather(*handlers)
+        await listening.wait_closed()

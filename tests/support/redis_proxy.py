@@ -10,10 +10,9 @@ piece; one that returns ends the connection.
 | manner | what the store gets |
 | --- | --- |
 | `passes` | all of it |
-| `trickles` | all of it, byte by byte |
 | `hangs(n)` | the first n bytes, and nothing more, on a connection that stays open |
 | `cuts(n)` | the first n bytes, and the end of the connection |
-| `babbles(n)` | the first n bytes, and then what is no answer |
+| `babbles` | what is no answer, and then all of it |
 | `refuses` | the end of the connection |
 """
 
@@ -31,14 +30,6 @@ async def passes(answers: asyncio.StreamReader, store: asyncio.StreamWriter) -> 
     while data := await answers.read(PIECE):
         store.write(data)
         await store.drain()
-
-
-async def trickles(answers: asyncio.StreamReader, store: asyncio.StreamWriter) -> None:
-    """Sends each byte by itself."""
-    while data := await answers.read(PIECE):
-        for place in range(len(data)):
-            store.write(data[place : place + 1])
-            await asyncio.sleep(0)
 
 
 async def refuses(answers: asyncio.StreamReader, store: asyncio.StreamWriter) -> None:
@@ -68,15 +59,10 @@ def hangs(after: int) -> Manner:
     return manner
 
 
-def babbles(after: int, words: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n") -> Manner:
-    """Sends something else after so many bytes, and then what there is."""
-
-    async def manner(answers: asyncio.StreamReader, store: asyncio.StreamWriter) -> None:
-        await cuts(after)(answers, store)
-        store.write(words)
-        await passes(answers, store)
-
-    return manner
+async def babbles(answers: asyncio.StreamReader, store: asyncio.StreamWriter) -> None:
+    """Sends something else, and then what there is."""
+    store.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await passes(answers, store)
 
 
 class RedisProxy:

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from tests.support.batches import OWNER, new_batch, uids_of
+from tests.support.batches import new_batch, uids_of
 from tests.support.inside_worker import InsideWorker
 
 from rolloutpool_common.capabilities.runs.wire import OnStale
-from rolloutpool_common.protocol.batch import BatchStatus
-from rolloutpool_common.store import Store
 
 RUN = "job7"
 ADD = "<tool_call>\n" + '{"name": "add", "arguments": {"a": 5, "b": 3}}' + "\n</tool_call>"
@@ -22,10 +20,3 @@ async def submit_to_run(inside: InsideWorker, url: str, protocol: str = "callbac
     batch = new_batch(options.pop("rollouts", 1), shared=shared, **{"run": RUN, **options})
     await inside.services.store.batches.submit(batch)
     return uids_of(batch)
-
-
-async def status_of(store: Store, uid: str) -> BatchStatus:
-    """The state of a rollout's batch."""
-    found = await store.batches.status(uid.rpartition("-")[0], OWNER)
-    assert found is not None
-    return found

@@ -28,6 +28,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from starlette.types import Message as AsgiMessage
+from tests.support.raw_server import answering
 from tests.support.trainer_script import Change, Exchange, Say, Scripts, Step, Wait
 
 from rolloutpool_common.protocol.messages import Message
@@ -170,45 +171,22 @@ async def scripted_trainer(
         app = callback_app(policy, tokenizer=tokenizer, parse=_parse, **options)
     hidden = {*hides, *(() if tells else TELLING), *(() if announces else ANNOUNCING)}
     trainer = ScriptedTrainer(app, script, scripts or {}, hidden, change)
-    handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            method, path, _ = head[0].split(" ")
-            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
-            content = await reader.readexactly(int(headers.get("content-length", 0)))
-            if path == "/health":
-                trainer.health_checks += 1
-                said = f"{HEADER_IDEMPOTENT}: true\r\n" if announces else ""
-                writer.write(f"HTTP/1.1 {health} Health\r\n{said}Content-Length: 0\r\n\r\n".encode())
-                return writer.close()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+        content = await reader.readexactly(int(headers.get("content-length", 0)))
+        if path == "/health":
+            trainer.health_checks += 1
+            said = f"{HEADER_IDEMPOTENT}: true\r\n" if announces else ""
+            writer.write(f"HTTP/1.1 {health} Health\r\n{said}Content-Length: 0\r\n\r\n".encode())
+        else:
             await trainer.play(Exchange(method, path, headers, content, writer, trainer.answer, app))
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the worker has hung up, or the test is over
-        finally:
-            handlers.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    trainer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with answering(handle) as served:
+        trainer.url = served.url
         yield trainer
-    finally:
-        server.close()
-        # asyncio has no event for it: a connection that was accepted a moment ago has no handler yet, but after some
-        # steps of the loop. It would outlive the loop, which is a warning in a later test.
-        for _ in range(20):
-            await asyncio.sleep(0)
-        for task in tuple(handlers):
-            task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
-        await server.wait_closed()
 
 
 @contextlib.contextmanager

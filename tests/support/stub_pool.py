@@ -1,13 +1,13 @@
 """A pool's API by script, on a real socket: each request gets the next of the answers that were laid out for it."""
 
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.threaded_server import QuietHandler, serving
 
 
 @dataclass
@@ -55,7 +55,7 @@ def stub_pool() -> Iterator[StubPool]:
     """A served stub."""
     pool = StubPool()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
         # Head and body in one piece: in two, the second waits 40 ms for the word that the first has come.
         wbufsize = 65_536
@@ -79,17 +79,6 @@ def stub_pool() -> Iterator[StubPool]:
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    pool.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as port:
+        pool.url = f"http://127.0.0.1:{port}"
         yield pool
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -25,27 +25,19 @@ MEMORY_MB = 256
 """Of the tools here."""
 
 
-def tool_host(
-    *,
-    seconds: float = 5.0,
-    calls: int = 64,
-    arguments: int = 2**20,
-    result: int = 2**18,
-    places: int = 2,
-    blocked_seconds: float = 1.0,
-) -> ToolHost:
+def tool_host(*, seconds: float = 5.0, calls: int = 64, arguments: int = 2**20, result: int = 2**18) -> ToolHost:
     """A host of its own."""
     return ToolHost(
         ToolLimits(seconds=seconds, calls=calls, arguments=arguments, result=result),
-        ToolWatch(blocked_seconds=blocked_seconds, memory_bytes=2**28),
-        IsolatedTools(places),
+        ToolWatch(blocked_seconds=1.0, memory_bytes=2**28),
+        IsolatedTools(2),
     )
 
 
-def isolated_tool(run: Any, *, memory_mb: int = MEMORY_MB, seconds: float | None = None) -> Tool:
+def isolated_tool(run: Any, *, seconds: float | None = None) -> Tool:
     """An isolated tool that is named as its function."""
     definition = ToolDefinition(function=ToolFunction(name=run.__name__, parameters={"type": "object"}))
-    return Tool(definition, run, Isolated(memory_mb=memory_mb, seconds=seconds))
+    return Tool(definition, run, Isolated(memory_mb=MEMORY_MB, seconds=seconds))
 
 
 async def segfault(_: ToolContext) -> object:

@@ -14,12 +14,7 @@ INTERVAL = 0.02
 
 
 def eventually(condition: Callable[[], object], *, seconds: float = 10.0) -> None:
-    """Waits until the condition holds.
-
-    Args:
-        condition: Holds when what it returns counts as true.
-        seconds: After this long the test fails.
-    """
+    """Waits until what the condition returns counts as true; fails the test after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds} s"
@@ -27,15 +22,7 @@ def eventually(condition: Callable[[], object], *, seconds: float = 10.0) -> Non
 
 
 async def until(look: Callable[[], Awaitable[T | None]], seconds: float = 20.0) -> T:
-    """Waits until `look` finds something.
-
-    Args:
-        look: Has found something when what it returns counts as true.
-        seconds: After this long the test fails.
-
-    Returns:
-        What `look` found.
-    """
+    """Waits until what `look` finds counts as true, and returns it; fails the test after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (found := await look()):
         assert time.monotonic() < deadline, f"the condition did not come true within {seconds} s"

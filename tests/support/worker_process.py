@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.forked_worker import ForkedWorker
 from tests.support.secrets import secrets_file
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.process.obituaries import new_worker_id
 from rolloutpool_common.protocol.workers import Worker as Announced
@@ -84,11 +84,7 @@ class Worker:
 
     async def ended(self) -> int:
         """Its exit code."""
-
-        async def look() -> bool:
-            return self.process.poll() is not None
-
-        await until(look, LONGEST_WAIT)
+        await until_true(lambda: self.process.poll() is not None, LONGEST_WAIT)
         assert self.process.returncode is not None
         return self.process.returncode
 

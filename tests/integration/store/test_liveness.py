@@ -179,16 +179,6 @@ async def test_a_silent_redis_is_no_death(redis_url: str, seconds: float) -> Non
 
 
 @pytest.mark.slow
-async def test_killed_lifelines_come_back_in_time(redis_url: str) -> None:
-    async with watched(redis_url) as (_, watcher, _):
-        async with redis.asyncio.Redis.from_url(redis_url) as raw:
-            for _ in range(5):
-                await raw.client_kill_filter(_type="pubsub")
-                await asyncio.sleep(1)
-        assert watcher.deaths == {}
-
-
-@pytest.mark.slow
 async def test_a_restart_of_redis_ends_only_who_ended() -> None:
     """A worker's lifeline ends with its Redis, so without a supervisor that would tell, its silence has to be long."""
     with durable_redis() as server:
@@ -221,16 +211,6 @@ async def test_a_cut_network_is_no_death(redis_url: str, seconds: float) -> None
     await link.close()
     # The loop closes an aborted connection in its next round.
     await asyncio.sleep(0.1)
-
-
-@pytest.mark.slow
-async def test_a_worker_with_a_supervisor_that_says_nothing_has_ten_seconds(redis_url: str) -> None:
-    async with watched(redis_url, SUPERVISOR="s") as (workers, watcher, store):
-        workers["b"].kill()
-        await asyncio.sleep(5)
-        assert watcher.deaths == {}
-        await store.workers.report_end("b", ProcessEnd.of(-9))
-        await until_true(lambda: set(watcher.deaths) == {"b"}, 2)
 
 
 async def test_a_new_leader_finishes_what_the_last_one_began(store: Store, other: Store, redis_url: str) -> None:

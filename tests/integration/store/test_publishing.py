@@ -191,11 +191,11 @@ async def test_a_message_is_named_by_its_batch_unless_that_has_one_rollout(
     assert "several batches" in {message["headers"]["shadow"] for message in await messages(raw, Priority.LOW)}
 
 
-async def aged(raw: Any, seconds: float, priority: Priority = Priority.DEFAULT) -> None:
+async def aged(raw: Any, seconds: float) -> None:
     """As if everything had been published so much earlier."""
-    for uid, score in await raw.zrange(f"rp:published:{priority}", 0, -1, withscores=True):
-        await raw.zadd(f"rp:published:{priority}", {uid: score - seconds * 1000})
-    queue = QUEUE.format(priority)
+    for uid, score in await raw.zrange("rp:published:default", 0, -1, withscores=True):
+        await raw.zadd("rp:published:default", {uid: score - seconds * 1000})
+    queue = QUEUE.format(Priority.DEFAULT)
     for i, text in enumerate(await raw.lrange(queue, 0, -1)):
         message = json.loads(text)
         message["headers"]["rolloutpool_published_ms"] -= seconds * 1000
@@ -245,16 +245,6 @@ async def test_what_was_reserved_by_a_process_that_died_is_published_by_another(
     await publisher.pump()  # the queue is not empty: younger tickets wait there
     assert await publisher.recover() == 5
     assert await publisher.pump() == 5
-
-
-async def test_claimed_and_ended_rollouts_are_never_recovered(store: Store, publisher: Publisher, raw: Redis) -> None:
-    uids = await submit(store, 3)
-    await publisher.pump()
-    await claim(store, uids[0])
-    await store.rollouts.cancel(uids[1])
-    await aged(raw, 60)
-    await raw.delete(QUEUE.format(Priority.DEFAULT))
-    assert await publisher.recover() == 1
 
 
 async def test_the_broker_is_not_asked_where_nothing_is_published(

@@ -1,4 +1,4 @@
-"""Calls over a line that hangs, breaks, trickles or lies get their own answer, or an error, and hold up no others."""
+"""Calls over a line that hangs, breaks or lies get their own answer, or an error, and hold up no others."""
 
 import asyncio
 import inspect
@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 from redis.asyncio import Redis
-from tests.support.redis_proxy import Manner, RedisProxy, babbles, cuts, hangs, passes, redis_proxy, refuses, trickles
+from tests.support.redis_proxy import Manner, RedisProxy, babbles, cuts, hangs, passes, redis_proxy, refuses
 
 from rolloutpool_common.store import StoreUnavailable
 from rolloutpool_common.store.connection import Connection
@@ -51,13 +51,6 @@ def first(manner: Manner, n: int = 1) -> Callable[[int], Manner]:
 
 async def echoes(connection: Connection, names: list[str]) -> list[Any]:
     return await asyncio.gather(*(connection.command("ECHO", name) for name in names), return_exceptions=True)
-
-
-@on_both_loops
-async def test_answers_that_trickle_are_put_together(through: Connection, proxy: RedisProxy) -> None:
-    proxy.manner = lambda _: trickles
-    names = [f"{n}" * (n % 40) for n in range(300)]
-    assert await echoes(through, names) == [name.encode() for name in names]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +108,7 @@ async def test_a_connection_that_hangs_keeps_only_what_it_carries(through: Conne
 async def test_what_is_no_answer_ends_the_connection(through: Connection, proxy: RedisProxy) -> None:
     assert await through.command("ECHO", "open") == b"open"
     await through.close()
-    proxy.manner = lambda _: babbles(0)
+    proxy.manner = lambda _: babbles
     with pytest.raises(StoreUnavailable, match="protocol"):
         await through.command("ECHO", "x")
     proxy.manner = lambda _: passes

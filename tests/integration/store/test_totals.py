@@ -3,7 +3,6 @@
 import redis.asyncio
 from tests.support.batches import (
     announce,
-    batch_of,
     claim,
     declare_dead,
     finish,
@@ -48,14 +47,6 @@ async def test_every_way_to_end_is_counted_with_what_it_brought(store: Store) ->
     }
     status = await status_of(store, done)
     assert status.failures == {"infra:network_error": 1}
-
-
-async def test_totals_outlive_their_batch(store: Store) -> None:
-    (uid,) = await submit(store)
-    await store.rollouts.cancel(uid)
-    before = (await store.totals.read()).totals
-    await store.batches.delete(batch_of(uid))
-    assert (await store.totals.read()).totals == before
 
 
 async def test_going_back_to_the_queue_is_counted_by_reason(store: Store, raw: redis.asyncio.Redis) -> None:

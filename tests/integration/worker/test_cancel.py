@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, status_of, view_of
 from tests.support.pool import Pool, opened_pool
 from tests.support.ports import free_port
 from tests.support.scripted_trainer import scripted_trainer
@@ -70,8 +70,7 @@ async def test_wherever_a_running_rollout_is_it_stops(redis_url: str, tokenizer:
         uids = await pool.submit(asks, shared={"server_url": trainer.url})
 
         async def there() -> bool:
-            tool = await pool.store.rollouts.view(uids[1], OWNER)
-            assert tool is not None
+            tool = await view_of(pool.store, uids[1])
             pauses = "rollouts wait for trainer" in worker.log()
             return {r.uid for r in trainer.exchanges} == set(uids) and tool.turns == 1 and pauses
 
@@ -120,8 +119,7 @@ async def test_cancel_against_the_last_reply_has_one_outcome(redis_url: str, tok
         await until(lambda: idle(pool))
         assert results == said
         assert set(results.values()) <= {RolloutStatus.CANCELLED, RolloutStatus.COMPLETED}
-        status = await pool.store.batches.status(uids[0].rpartition("-")[0], OWNER)
-        assert status is not None
+        status = await status_of(pool.store, uids[0])
         assert status.counts[RolloutStatus.CANCELLED] + status.counts[RolloutStatus.COMPLETED] == 40
         # And it stays so.
         assert {uid: (await pool.result(uid)).status for uid in uids} == results

@@ -7,7 +7,7 @@ import redis.asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.batches import OWNER
 from tests.support.pool import Pool, opened_pool
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import Worker, started_worker
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, RolloutStatus
@@ -167,12 +167,10 @@ async def test_a_drain_reaches_the_suspects_too(redis_url: str, tokenizer: ChatT
                     await pool.store.reconciliation.take_back(uid, name)
                 await pool.store.workers.leave(name)
             with started_worker(redis_url) as worker:
-
-                async def tried() -> bool:
-                    return len([s for s in map(app.sessions.named, ("r0", "r1", "r2")) if s and s.running]) == 3
-
                 # One worker, so all three are one cohort, and none of them has finished a turn.
-                await until(tried, 60)
+                await until_true(
+                    lambda: len([s for s in map(app.sessions.named, ("r0", "r1", "r2")) if s and s.running]) == 3, 60
+                )
                 worker.terminate()
                 assert await worker.ended() == 0, worker.log()
             assert await pool.store.workers.known() == []
@@ -188,18 +186,10 @@ async def test_a_full_redis_holds_rollouts_up_and_loses_none(redis_url: str, tok
         with serve_callback(app, [0]) as served, started_worker(redis_url) as worker:
             await worker.announced(pool.store)
             uids = await pool.submit(asks(8), shared={"server_url": served.url})
-
-            async def one_turn() -> bool:
-                return len(app.sampling_log) >= 8
-
-            await until(one_turn)
+            await until_true(lambda: len(app.sampling_log) >= 8)
             await raw.config_set("maxmemory", "1")
             try:
-
-                async def waits() -> bool:
-                    return worker.log().count("rollout waits for the store") >= 8
-
-                await until(waits)
+                await until_true(lambda: worker.log().count("rollout waits for the store") >= 8)
             finally:
                 await raw.config_set("maxmemory", "0")
             results = [await pool.result(uid) for uid in uids]

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, view_of
 from tests.support.pool import opened_pool
-from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
+from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import call, hang, say, wait
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.outcomes import RolloutStatus
@@ -63,17 +63,12 @@ async def test_a_call_in_flight_is_awaited_and_its_turn_is_kept(redis_url: str, 
         with started_worker(redis_url) as worker:
             await worker.announced(pool.store)
             (uid,) = await pool.submit(shared={"server_url": trainer.url})
-            await until(lambda: _asked(trainer))
+            await until_true(lambda: len(trainer.exchanges) == 1)
             worker.terminate()
-
-            async def draining() -> bool:
-                return drain_of(worker) == 1
-
-            await until(draining)
+            await until_true(lambda: drain_of(worker) == 1)
             answer_now.set()
             assert await worker.ended() == 0, worker.log()
-        view = await pool.store.rollouts.view(uid, OWNER)
-        assert view is not None
+        view = await view_of(pool.store, uid)
         assert (view.status, view.turns, view.worker) == (RolloutStatus.QUEUED, 1, None)
         again = await pool.store.rollouts.claim(uid, "next")
         assert isinstance(again, Claim)
@@ -108,23 +103,15 @@ def drain_of(worker: Worker) -> int | None:
     return None if found is None else int(found["rollouts"])
 
 
-async def _asked(trainer: ScriptedTrainer, count: int = 1) -> bool:
-    return len(trainer.exchanges) == count
-
-
 async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: ChatTokenizer) -> None:
     """Neither for calls in flight nor for tools; what was in them goes on elsewhere, as after a crash."""
     async with opened_pool(redis_url) as pool, scripted_trainer(tokenizer, hang(), say("8")) as trainer:
         with started_worker(redis_url, ROLLOUTPOOL_DRAIN_SECONDS="600") as worker:
             await worker.announced(pool.store)
             uids = await pool.submit(4, shared={"server_url": trainer.url, "idempotent": True})
-            await until(lambda: _asked(trainer, 4))
+            await until_true(lambda: len(trainer.exchanges) == 4)
             worker.terminate()
-
-            async def draining() -> bool:
-                return drain_of(worker) == 4
-
-            await until(draining)
+            await until_true(lambda: drain_of(worker) == 4)
             assert worker.process.poll() is None
             worker.terminate()
             # A machine that needs ten seconds for the rest of the way out has it ended by the kernel.
@@ -133,8 +120,7 @@ async def test_a_second_signal_waits_for_nothing(redis_url: str, tokenizer: Chat
             assert "Traceback" not in worker.log()
         # All given back by the worker itself: nobody has to find it dead first.
         for uid in uids:
-            view = await pool.store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(pool.store, uid)
             assert (view.status, view.worker) == (RolloutStatus.QUEUED, None)
         with started_worker(redis_url):
             async with pool.reconciled():
@@ -163,12 +149,8 @@ async def test_a_second_signal_ends_a_worker_that_can_do_nothing(redis_url: str,
 
             await until(turned)
             worker.terminate()
-
-            async def noticed() -> bool:
-                return "Warm shutdown" in worker.log()
-
             # Two signals that nobody has seen yet would be one.
-            await until(noticed)
+            await until_true(lambda: "Warm shutdown" in worker.log())
             worker.terminate()
             # Ended by the kernel: no code of the worker had to run for it.
             assert await worker.ended() == -signal.SIGALRM, worker.log()

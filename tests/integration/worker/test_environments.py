@@ -14,7 +14,7 @@ from tests.support.pool import opened_pool
 from tests.support.resources_server import ROW, ResourcesServer
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, say, wait
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import ROOT, Worker, started_worker
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
@@ -132,11 +132,7 @@ async def test_a_servers_sessions_survive_it_and_are_all_closed(
                 announced = await first.announced(pool.store)
                 assert announced.environments == ["numbers", "lost"]
                 uids = await pool.submit([{"environment": environment}] * count, shared={"server_url": trainer.url})
-
-                async def three_play() -> bool:
-                    return sum(exchange.turn == 2 for exchange in trainer.exchanges) == 3
-
-                await until(three_play)
+                await until_true(lambda: sum(exchange.turn == 2 for exchange in trainer.exchanges) == 3)
                 # The others wait for a place, and cost the server nothing.
                 assert len(server.sessions) == 3
                 first.kill()

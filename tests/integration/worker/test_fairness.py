@@ -11,7 +11,7 @@ from tests.support.batches import new_batch, uids_of
 from tests.support.pool import Pool, opened_pool
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 from tests.support.worker_process import started_worker
 
 from rolloutpool_common.protocol.batch import Priority
@@ -36,18 +36,11 @@ def started(trainer: ScriptedTrainer) -> list[str]:
 
 async def called(trainer: ScriptedTrainer, count: int) -> None:
     """Returns when so many rollouts have been started."""
-
-    async def enough() -> bool:
-        return len(trainer.exchanges) >= count
-
-    await until(enough, 150)
+    await until_true(lambda: len(trainer.exchanges) >= count, 150)
 
 
 async def all_started(trainer: ScriptedTrainer, batch: NewBatch) -> None:
-    async def all_of_it() -> bool:
-        return started(trainer).count(batch.batch_id) == len(batch.rollouts)
-
-    await until(all_of_it, 150)
+    await until_true(lambda: started(trainer).count(batch.batch_id) == len(batch.rollouts), 150)
 
 
 async def test_ten_rollouts_are_not_held_up_by_ten_thousand(redis_url: str, tokenizer: ChatTokenizer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.support.durable_redis import durable_redis
 from tests.support.processes import runs
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import LONGEST_WAIT, Worker, started_worker
 
 from rolloutpool_common.process.obituaries import Obituaries
@@ -124,11 +124,7 @@ async def test_if_the_parent_is_killed_its_workers_end_and_all_lifelines_are_gon
 
             await until(gone, LONGEST_WAIT)
             assert await redis.hlen("rp:obituaries") == 0
-
-            async def ended() -> bool:
-                return not any(runs(worker.pid) for worker in found)
-
-            await until(ended, LONGEST_WAIT)
+            await until_true(lambda: not any(runs(worker.pid) for worker in found), LONGEST_WAIT)
 
 
 @pytest.mark.parametrize(

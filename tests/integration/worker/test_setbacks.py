@@ -1,7 +1,7 @@
 """What the policy cannot cause is retried, waits or is told by its name, and is never passed off as data."""
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import view_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.ports import free_port
 from tests.support.scripted_trainer import scripted_trainer
@@ -52,8 +52,7 @@ async def test_a_dead_port_costs_its_own_rollouts_time_and_the_others_nothing(
         assert [await worker.take(uid) for uid in found_out] == ["failed"] * FAILURES
         assert await worker.take(waiting) == "deferred"
         assert await worker.take(healthy) == "completed"
-        view = await worker.services.store.rollouts.view(waiting, OWNER)
-        assert view is not None
+        view = await view_of(worker.services.store, waiting)
         assert (view.status, view.turns) == (RolloutStatus.QUEUED, 0)
         # Asked once each time the port may be tried, deferred by all who come in between, given up in the end.
         assert await worker.take(waiting) == "deferred"

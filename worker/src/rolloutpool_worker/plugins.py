@@ -33,14 +33,7 @@ class Registry(Generic[T]):
         self._things: dict[str, T] = {}
 
     def register(self, name: str, thing: T) -> T:
-        """Adds a thing under a name.
-
-        Args:
-            name: By which rollouts and policies choose it.
-            thing: A tool, an agent, a termination strategy, an environment or a grader.
-
-        Returns:
-            The thing, so that a decorator can return it.
+        """Adds a thing under a name, and returns it, so that a decorator can.
 
         Raises:
             NameTaken: Another thing has that name.

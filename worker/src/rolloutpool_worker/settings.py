@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
-from rolloutpool_common.process.settings import ActorSettings, Names, split_names
+from rolloutpool_common.process.settings import ActorSettings, Names
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.engines.settings import EngineSettings
 from rolloutpool_worker.capabilities.foreign_environments.settings import ForeignEnvironmentSettings
@@ -69,11 +69,6 @@ class WorkerSettings(EngineSettings, ForeignEnvironmentSettings, GraderSettings,
         default=(0.0, 0.0), validation_alias="CALCULATOR_DELAY_MS"
     )
     """Simulates slow tools: `50` or `10-100` delays the calculator by so many ms."""
-
-    @field_validator("tokenizers", "trust_remote_code_for", "plugins", mode="before")
-    @classmethod
-    def _are_lists(cls, value: object) -> object:
-        return split_names(value)
 
     @property
     def targets(self) -> Targets:

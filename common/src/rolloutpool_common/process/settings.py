@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rolloutpool_common.errors import RolloutPoolError
@@ -29,13 +29,12 @@ REFUSED = 2
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
 
-Names = Annotated[tuple[str, ...], NoDecode]
-"""A list, separated by commas in the environment; its field needs a validator with `split_names`."""
-
-
-def split_names(value: object) -> object:
-    """Returns the names of a comma-separated text; anything else as it is."""
+def _split(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+"""A list, separated by commas in the environment."""
 
 
 class SettingsInvalid(RolloutPoolError):
@@ -157,11 +156,6 @@ class ActorSettings(ProcessSettings):
     def _are_targets(cls, value: str) -> str:
         Targets.parse(value)
         return value
-
-    @field_validator("allowed_tokenizers", mode="before")
-    @classmethod
-    def _are_names(cls, value: object) -> object:
-        return split_names(value)
 
     @field_validator("secrets_file", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from rolloutpool_common.composition import BatchRequestFields, BatchStatusFields
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.protocol.answer import Answer
-from rolloutpool_common.protocol.checks import check_callback_host, check_label, check_rollout_id
+from rolloutpool_common.protocol.checks import RolloutName, check_callback_host, check_label
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.groups import GroupPolicy
 from rolloutpool_common.protocol.limits import MAX_ROLLOUTS
@@ -39,7 +39,7 @@ class RolloutItem(RolloutOptions):
 
     messages: list[TextMessage] = Field(min_length=1)
     """The conversation so far; text only."""
-    rollout_id: str | None = None
+    rollout_id: RolloutName | None = None
     """The caller's name for it, unique in the batch; null means the pool's uid. With `n`, `-0`, `-1` … are added."""
     group: str | None = Field(default=None, min_length=1, max_length=256)
     """Rollouts with the same group are sampled for one prompt, and stay on one endpoint."""
@@ -47,11 +47,6 @@ class RolloutItem(RolloutOptions):
     """How many rollouts to run of this prompt; more than one makes them a group."""
     labels: Labels = Field(default_factory=dict)
     """Yours, beside those of the batch."""
-
-    @field_validator("rollout_id")
-    @classmethod
-    def _rollout_id(cls, value: str | None) -> str | None:
-        return None if value is None else check_rollout_id(value)
 
 
 class TrainerUrls(EndpointOptions):

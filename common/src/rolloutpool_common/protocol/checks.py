@@ -1,6 +1,9 @@
 """Checks of fields that several requests share: URLs, ids, labels and secrets, and the texts that refuse them."""
 
 import unicodedata
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 LONGEST_ID = 256
 
@@ -27,6 +30,10 @@ def check_callback_host(value: str) -> str:
     if not url.partition("://")[2].split("/", 1)[0]:
         raise ValueError(f"server_url names no host: {value}")
     return url
+
+
+RolloutName = Annotated[str, AfterValidator(check_rollout_id)]
+CallbackUrl = Annotated[str, AfterValidator(check_callback_host)]
 
 
 def check_label(value: str) -> str:

@@ -8,10 +8,10 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rolloutpool_common.composition import RolloutSpecFields, RunOptionsFields
-from rolloutpool_common.protocol.checks import check_callback_host, check_header_value
+from rolloutpool_common.protocol.checks import CallbackUrl, check_header_value
 from rolloutpool_common.protocol.endpoint import EndpointOptions
 from rolloutpool_common.protocol.environments import EnvironmentChoice
 from rolloutpool_common.protocol.messages import Message
@@ -150,7 +150,7 @@ class RolloutOptions(RunOptions):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    server_url: str | None = None
+    server_url: CallbackUrl | None = None
     """Base URL of the trainer's callback or of an engine; wins over the batch's `trainer`."""
     sampling_params: BatchSamplingParams = Field(default_factory=BatchSamplingParams)
     """How turns are sampled: those of protocol v1, and any other key (`top_k`, `seed` …), which reaches the trainer."""
@@ -162,11 +162,6 @@ class RolloutOptions(RunOptions):
     """Bearer key of the callback or of the engine; printable ASCII."""
     deadline_seconds: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds from acceptance, queueing included, after which the rollout is `expired`."""
-
-    @field_validator("server_url")
-    @classmethod
-    def _server_url(cls, value: str | None) -> str | None:
-        return None if value is None else check_callback_host(value)
 
 
 class RolloutSpec(RolloutSpecFields, RunOptions):

@@ -96,7 +96,3 @@ async def test_a_cancelled_batch_makes_no_tickets(store: Store, monkeypatch: pyt
     monkeypatch.setattr(module, "_cancel_some", look_first)
     assert await store.batches.cancel(batch.batch_id) == 3
     assert seen == [[]]
-
-
-async def test_a_batch_that_is_not_there(store: Store) -> None:
-    assert await store.batches.cancel("b" + "0" * 32) == 0

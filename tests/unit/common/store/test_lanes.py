@@ -200,19 +200,6 @@ async def test_a_suspect_is_tried_only_by_a_worker_that_is_suited(store: Store, 
     assert where(redis, [uid]) == [Place.RUNNING]
 
 
-async def test_what_is_cancelled_and_deleted_leaves_no_key(store: Store, redis: FakeRedis) -> None:
-    await workers(store, suited=0)
-    before = set(redis.keys("*"))
-    batch = new_batch([MAZE, {}, {"environment": {"name": "chess"}}])
-    await store.batches.submit(batch)
-    await reserve(store)
-    assert await store.batches.cancel(batch.batch_id) == 3
-    await store.batches.delete(batch.batch_id)
-    assert await reserve(store) == []
-    left = set(redis.keys("*")) - before
-    assert left <= {"rp:totals", "rp:finished"}, left
-
-
 async def test_what_waits_in_lanes_is_counted_with_the_outboxes(store: Store) -> None:
     await workers(store, suited=0)
     await submit(store, [MAZE, {}, MAZE])

@@ -16,7 +16,7 @@ from tests.support.inside_worker import inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.tiny_tokenizers import write_tokenizer
 from tests.support.trainer_script import say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.outcomes import FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import TrainerKind
@@ -232,9 +232,5 @@ async def test_a_worker_reads_doubts_before_it_takes_work_and_with_its_beats(fak
     told = worker.pulse.beat()
     assert told is not None
     worker.pulse.hear(await store.connection.script("beat", *told))
-
-    async def heard() -> bool:
-        return "t.2" in doubts
-
-    await until(heard)
+    await until_true(lambda: "t.2" in doubts)
     await worker.stop()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.batches import claim
 from tests.support.inside_worker import InsideWorker
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_worker.process import isolation
 from rolloutpool_worker.process.isolation import IsolatedRuns
@@ -26,10 +26,6 @@ def child(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     file.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(file))
     monkeypatch.setattr(isolation, "PAUSE_SECONDS", 0.0)
-
-
-async def exists(path: Path) -> bool:
-    return await asyncio.to_thread(path.exists)
 
 
 async def suspect(inside: InsideWorker) -> str:
@@ -63,17 +59,13 @@ async def test_a_beat_that_tells_of_suspects_starts_one_child_at_a_time(
     with caplog.at_level(logging.WARNING):
         async with running(inside):
             inside.services.suspects_wait.set()
-            await until(lambda: exists(tmp_path / "started"))
+            await until_true((tmp_path / "started").exists)
             # The next beat says so too, while the child runs.
             inside.services.suspects_wait.set()
             await asyncio.sleep(0.1)
             assert len((tmp_path / "started").read_text().splitlines()) == 1
             (tmp_path / "go").touch()
-
-            async def ended() -> bool:
-                return "ended: exit:7" in caplog.text
-
-            await until(ended)
+            await until_true(lambda: "ended: exit:7" in caplog.text)
     arguments = (tmp_path / "started").read_text().split()
     assert arguments[:3] == ["-m", "rolloutpool_worker", "--isolated"]
     assert arguments[4:6] == [inside.services.worker_id, "--worker-id"]
@@ -101,7 +93,7 @@ async def test_the_drain_reaches_the_child_and_waits_for_it(
     await suspect(inside)
     async with running(inside) as runs:
         inside.services.suspects_wait.set()
-        await until(lambda: exists(tmp_path / "begun"))
+        await until_true((tmp_path / "begun").exists)
         inside.services.drain.begin()
         async with asyncio.timeout(20):
             await runs.ended()

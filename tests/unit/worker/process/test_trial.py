@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.batches import announce, claim, submit
 from tests.support.journals import turn_record
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.protocol.workers import WorkerRole
 from rolloutpool_common.store import Claim, Store
@@ -93,11 +93,7 @@ async def test_suspects_that_come_while_it_lingers_need_no_new_process(
     trying = asyncio.create_task(try_suspects(services, "w"))
     await asyncio.sleep(0.1)
     uids = await suspects(store, 2)
-
-    async def all_ran() -> bool:
-        return sorted(stand.ran) == sorted(uids)
-
-    await until(all_ran, 4)
+    await until_true(lambda: sorted(stand.ran) == sorted(uids), 4)
     services.drain.begin()
     await trying
 
@@ -105,11 +101,7 @@ async def test_suspects_that_come_while_it_lingers_need_no_new_process(
 async def test_after_the_drain_began_it_takes_no_further_cohort(services: Services, store: Store, stand: Stand) -> None:
     await suspects(store, 12)
     trying = asyncio.create_task(try_suspects(services, "w"))
-
-    async def all_run() -> bool:
-        return stand.running == 5
-
-    await until(all_run)
+    await until_true(lambda: stand.running == 5)
     services.drain.begin()
     stand.go.set()
     async with asyncio.timeout(20):

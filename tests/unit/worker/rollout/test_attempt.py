@@ -3,18 +3,17 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER, claim, new_batch, uids_of
+from tests.support.batches import OWNER, claim, new_batch, status_of, uids_of, view_of
 from tests.support.imitated_engine import Refusal
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, hang, say, status
 from tests.support.vllm_server import vllm_server
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.outcomes import Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.result import RolloutResult
@@ -34,8 +33,7 @@ from rolloutpool_worker.tools.calculator import add
 
 async def state_of(store: Store, uid: str) -> tuple[RolloutStatus, int]:
     """Status and attempts so far."""
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.status, view.attempt
 
 
@@ -182,14 +180,10 @@ async def test_a_cancellation_that_nobody_asked_for_leaves_no_claim(
     async with scripted_trainer(tokenizer, hang()) as trainer:
         (uid,) = await inside.submit(server_url=trainer.url)
         ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _asked(trainer.of(uid)))
+        await until_true(lambda: trainer.of(uid))
         ticket.cancel()
         assert await ticket == "stopped"
     assert await state_of(store, uid) == (RolloutStatus.QUEUED, 1)
-
-
-async def _asked(exchanges: Sequence[object]) -> bool:
-    return bool(exchanges)
 
 
 async def test_a_rollout_never_runs_with_fewer_tools_than_it_names(
@@ -248,8 +242,7 @@ async def test_a_journal_of_another_release_waits_for_a_worker_that_can_read_it(
         await store.rollouts._redis.rpush(f"rp:rollout:{uid}:journal", b'{"kind": "snapshot", "v": 1}')
         assert await inside.take(uid) == "deferred"
         assert trainer.exchanges == []
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     assert view.waiting is not None
     assert "cannot go on with it" in view.waiting.message
     assert "'snapshot'" in view.waiting.message
@@ -263,8 +256,7 @@ async def test_the_first_rollout_of_a_batch_says_that_its_prompt_shows_other_too
         for uid in uids:
             await inside.take(uid)
         assert [(await inside.result(uid)).warnings for uid in uids] == [["tool_not_shown:add"], []]
-        state = await store.batches.status(uids[0].partition("-")[0], OWNER)
-        assert state is not None
+        state = await status_of(store, uids[0])
         assert state.warnings == {"tool_not_shown:add": 1}
         # The same with a trainer that says nothing of tools, for a batch that does.
         assert (await inside.run_one(server_url=trainer.url)).warnings == []

@@ -9,7 +9,7 @@ from tests.support.games import GUESS, INVITATION, RIGHT, SEED, WRONG, deeds, st
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import Step, call, hang, say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
 from rolloutpool_common.protocol.journal import EnvironmentRecord, ObservationRecord
@@ -121,11 +121,7 @@ async def test_the_journal_goes_first(inside: InsideWorker, store: Store, tokeni
     async with scripted_trainer(tokenizer, guess(WRONG), hang()) as trainer:
         (uid,) = await inside.submit(dict(server_url=trainer.url, **game()))
         ticket = asyncio.create_task(inside.take(uid))
-
-        async def two_asked() -> bool:
-            return len(trainer.of(uid)) == 2
-
-        await until(two_asked)
+        await until_true(lambda: len(trainer.of(uid)) == 2)
         first, _, observation = await store.rollouts.read_journal(uid)
         assert isinstance(first, EnvironmentRecord)
         assert isinstance(observation, ObservationRecord)
@@ -193,11 +189,7 @@ async def test_a_lost_session_is_an_infra_failure(
         async with inside_worker(fake_redis, tokenizers) as first:
             (uid,) = await first.submit(dict(server_url=trainer.url, **game("game_none")))
             ticket = asyncio.create_task(first.take(uid))
-
-            async def two_asked() -> bool:
-                return len(trainer.of(uid)) == 2
-
-            await until(two_asked)
+            await until_true(lambda: len(trainer.of(uid)) == 2)
             # As at the end of the drain time.
             first.services.drain.begin()
             ticket.cancel()
@@ -220,11 +212,7 @@ async def test_a_call_that_may_be_made_once_only_is_not_made_again_by_another_wo
                 *(dict(server_url=trainer.url, **game("game_once", **task)) for task in ({"hang_at": 2}, {}))
             )
             ticket = asyncio.create_task(first.take(doubtful))
-
-            async def in_the_second_call() -> bool:
-                return sum(line.startswith(f"guess {doubtful}") for line in deeds(game_log)) == 2
-
-            await until(in_the_second_call)
+            await until_true(lambda: sum(line.startswith(f"guess {doubtful}") for line in deeds(game_log)) == 2)
             # The session, and a turn: the drain passes the border before the tools, and stops it at the next one.
             first.stop_after(2)
             assert await first.take(sure) == "drained"

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
 from tests.support.batches import submit as submit_batch
+from tests.support.batches import view_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.outcomes import RolloutStatus
 from rolloutpool_common.rendering import TINY, ChatTokenizer, TokenizerCache, TokenizerLoadError, cache, load_tokenizer
@@ -54,8 +54,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
 
 
 async def status(store: Store, uid: str) -> RolloutStatus:
-    view = await store.rollouts.view(uid, OWNER)
-    assert view is not None
+    view = await view_of(store, uid)
     return view.status
 
 
@@ -71,13 +70,9 @@ async def test_a_rollout_is_claimed_only_when_its_tokenizer_is_loaded(
         inside_worker(fake_redis, TokenizerCache(5)) as worker,
         scripted_trainer(tokenizer, say(), say(), say()) as trainer,
     ):
-
-        async def loading_slow() -> bool:
-            return SLOW in loader.loaded
-
         waiting = [await submit(worker, trainer.url, SLOW) for _ in range(20)]
         tickets = [asyncio.create_task(worker.take(uid)) for uid in waiting]
-        await until(loading_slow)
+        await until_true(lambda: SLOW in loader.loaded)
         # Shown in the list of workers by the next beat.
         assert worker.services.tokenizers.loading() == (SLOW,)
         assert {await status(store, uid) for uid in waiting} == {RolloutStatus.QUEUED}
@@ -95,11 +90,7 @@ async def test_a_process_that_shuts_down_does_not_wait_for_a_load(
     async with inside_worker(fake_redis, TokenizerCache(5)) as worker:
         uid = await submit(worker, "http://127.0.0.1:9", SLOW)
         ticket = asyncio.create_task(worker.take(uid))
-
-        async def loading() -> bool:
-            return SLOW in loader.loaded
-
-        await until(loading)
+        await until_true(lambda: SLOW in loader.loaded)
         worker.services.drain.begin()
         assert await ticket == "draining"
         assert await status(store, uid) is RolloutStatus.QUEUED
@@ -159,11 +150,7 @@ async def test_names_that_take_long_do_not_keep_a_neighbours_tokenizer_waiting(
         # Last in its line, and the neighbour's.
         many.append(await of("greedy", "tests/good", trainer.url))
         tickets = [asyncio.create_task(worker.take(uid)) for uid in many]
-
-        async def all_wait() -> bool:
-            return len(worker.services.tokenizer_loads.waiting()) == 31
-
-        await until(all_wait)
+        await until_true(lambda: len(worker.services.tokenizer_loads.waiting()) == 31)
         async with asyncio.timeout(20):
             assert await worker.take(await of("neighbour", "tests/good", trainer.url)) == "completed"
         assert len([name for name in loader.loaded if name.startswith(UNKNOWN)]) == PLACES_OF_ONE

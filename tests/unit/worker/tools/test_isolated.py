@@ -13,7 +13,7 @@ import pytest
 from tests.support import tools
 from tests.support.processes import runs
 from tests.support.tools import ENDINGS, isolated_tool, open_files
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_worker.tools import ToolContext
 from rolloutpool_worker.tools import isolated as isolated_module
@@ -37,10 +37,7 @@ async def ask(children: IsolatedTools, run: Any, seconds: float = 30.0, **given:
 
 
 async def gone(pid: int) -> None:
-    async def look() -> bool:
-        return not runs(pid)
-
-    await until(look, 10.0)
+    await until_true(lambda: not runs(pid), 10.0)
 
 
 async def test_whatever_a_tool_does_is_a_message(children: IsolatedTools) -> None:

@@ -45,11 +45,6 @@ TERMINATION: Registry[TerminationStrategy] = Registry("rolloutpool.termination")
 
 @TERMINATION.named("task_completion")
 def task_completion(turn: SampledTurn, messages: Sequence[dict[str, Any]]) -> TerminationDecision:
-    """Ends the rollout when the policy answers without calling a tool.
-
-    Args:
-        turn: What the policy has just done.
-        messages: The transcript, which plays no part here.
-    """
+    """Ends the rollout when the policy answers without calling a tool."""
     del messages
     return TerminationDecision(end=not turn.tool_calls)

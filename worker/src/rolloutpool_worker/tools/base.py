@@ -110,11 +110,7 @@ class Tool:
     limits their time itself, because it is in doubt when that is over."""
 
     def __post_init__(self) -> None:
-        """Refuses an isolated tool that no child process could find.
-
-        Raises:
-            PluginBroken: Its function is inside another one.
-        """
+        """Refuses an isolated tool that no child process could find, because its function is inside another one."""
         if self.isolated and "<" in self.run.__qualname__:
             raise PluginBroken(f"tool {self.name}: {self.run.__qualname__} must be a function of a module")
 
@@ -200,20 +196,7 @@ def _answers_later(run: Callable[..., object]) -> bool:
 
 
 async def answer_call(name: str, run: Callable[..., Awaitable[object]], context: ToolContext, arguments: Any) -> str:
-    """Runs a tool's function once.
-
-    Args:
-        name: The tool's, for the messages.
-        run: The function.
-        context: The call that it answers.
-        arguments: As the policy made them.
-
-    Returns:
-        The text of its result, or why it refused.
-
-    Raises:
-        BaseException: Whatever the function raises.
-    """
+    """Runs a tool's function once; returns the text of its result, or why it refused. Whatever it raises passes."""
     try:
         # Only the call, which binds the arguments; an async tool runs at the `await`. So a TypeError here is about the
         # arguments, and one below is the tool's own defect.

@@ -6,10 +6,10 @@ except for what the request gives. Endpoint and key are always given anew.
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rolloutpool_common.protocol.batch import Labels, Priority, TrainerPorts, TrainerUrls
-from rolloutpool_common.protocol.checks import check_callback_host, check_header_value, check_rollout_id
+from rolloutpool_common.protocol.checks import CallbackUrl, RolloutName, check_header_value
 
 
 class ForkRequest(BaseModel):
@@ -25,7 +25,7 @@ class ForkRequest(BaseModel):
     """`sampling_params.seed` of the first fork (`sampling_seed` at SGLang); the next ones count on. Null sets none."""
     trainer: TrainerUrls | TrainerPorts | None = None
     """Where the policy is called, as in a batch; required unless `server_url` is given."""
-    server_url: str | None = None
+    server_url: CallbackUrl | None = None
     """The same as one URL, in the parent's protocol."""
     callback_api_key: Annotated[str, AfterValidator(check_header_value)] | None = Field(
         default=None, max_length=4096, repr=False
@@ -43,7 +43,7 @@ class ForkRequest(BaseModel):
     """As in a batch; the parent's does not hold."""
     train_trunk: bool = False
     """Whether the parent's turns have mask 1 in the forks too; they have it in the parent's own samples."""
-    rollout_id: str | None = None
+    rollout_id: RolloutName | None = None
     """The caller's name of the fork; with `n`, `-0`, `-1` … are added."""
     group: str | None = Field(default=None, min_length=1, max_length=256)
     """Null makes a name of the parent's uid and the turn, where there are several forks."""
@@ -53,13 +53,3 @@ class ForkRequest(BaseModel):
     """`high`, `default` or `low`."""
     run: str | None = Field(default=None, min_length=1, max_length=128)
     """The training run."""
-
-    @field_validator("server_url")
-    @classmethod
-    def _server_url(cls, value: str | None) -> str | None:
-        return None if value is None else check_callback_host(value)
-
-    @field_validator("rollout_id")
-    @classmethod
-    def _rollout_id(cls, value: str | None) -> str | None:
-        return None if value is None else check_rollout_id(value)

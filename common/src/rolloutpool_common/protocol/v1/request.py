@@ -4,11 +4,11 @@ Fields, defaults, limits and error texts are the protocol's own. A valid request
 the answer is in `rolloutpool_common.protocol.v1.response`.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, JsonValue, field_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from rolloutpool_common.protocol.checks import check_rollout_id, check_server_url
+from rolloutpool_common.protocol.checks import RolloutName, check_server_url
 from rolloutpool_common.protocol.messages import TextMessage
 from rolloutpool_common.protocol.sampling import SamplingParams
 
@@ -27,9 +27,9 @@ class RolloutRequest(BaseModel):
 
     model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}, "hide_input_in_errors": True}
 
-    rollout_id: str
+    rollout_id: RolloutName
     """Not blank, at most 256 characters."""
-    server_url: str
+    server_url: Annotated[str, AfterValidator(check_server_url)]
     """`http://` or `https://`; trailing slashes are removed."""
     messages: list[TextMessage] = Field(min_length=1)
     """At least one."""
@@ -49,13 +49,3 @@ class RolloutRequest(BaseModel):
     """`debug_trace`, and the hints that end a rollout."""
     callback_api_key: str | None = Field(default=None, repr=False)
     """Bearer key of the callback."""
-
-    @field_validator("rollout_id")
-    @classmethod
-    def _rollout_id(cls, value: str) -> str:
-        return check_rollout_id(value)
-
-    @field_validator("server_url")
-    @classmethod
-    def _server_url(cls, value: str) -> str:
-        return check_server_url(value)

@@ -104,20 +104,18 @@ def examine(tokenizer: ChatTokenizer) -> TokenizerReport:
     tools = TOOLS if counts_on_tools(tried) else None
     constructs = (*tried, *try_recount(tokenizer, full), _typed(tokenizer, tools))
     talk, calls = list(_edits(tokenizer, _TALK)), list(_edits(tokenizer, _CALLS))
-    fingerprint = tokenizer.fingerprint
+    fingerprint, shown = tokenizer.fingerprint, tokenizer.renders_tools
     findings = (
         ProbeFinding("ids", f"as tokenizer.json has them (sha256 {fingerprint.tokenizer_sha256[:12]})", True),
         ProbeFinding("template", f"sha256 {fingerprint.template_sha256[:12]}", True),
-        ProbeFinding(
-            "tools shown to the policy", *_yes(tokenizer.renders_tools, "no: the template drops them silently")
-        ),
+        ProbeFinding("tools shown to the policy", "yes" if shown else "no: the template drops them silently", shown),
         ProbeFinding("history", "; ".join([*talk, *calls]) or "append-only", not talk and not calls),
         ProbeFinding("end of an answer", repr(tokenizer.close_token or "none: the next header ends it"), True),
         ProbeFinding("generation prompt", repr(_generation_prompt(tokenizer)), True),
         ProbeFinding("cost of a user message", *_cost(tokenizer, saying("ibex"), NEXT, tools)),
         ProbeFinding("cost of a tool result", *_cost(tokenizer, _called(), _RESULT, tools)),
     )
-    if not tokenizer.renders_tools:
+    if not shown:
         calls.append("the template shows no tools: describe them in the system message")
     verdict, reason = _verdict(_met_with_tools(constructs), [*talk, *calls])
     return TokenizerReport(
@@ -148,10 +146,6 @@ def _verdict(constructs: Sequence[ConstructFinding], edits: Sequence[str]) -> tu
         if finding.verdict is ConstructVerdict.REFUSED and finding.met is Met.ALWAYS:
             return TokenizerVerdict.REFUSE, f"{finding.name}: {finding.reason}"
     return TokenizerVerdict.KEEPING if edits else TokenizerVerdict.EXACT, "; ".join(edits)
-
-
-def _yes(holds: bool, otherwise: str) -> tuple[str, bool]:
-    return ("yes" if holds else otherwise), holds
 
 
 def _typed(tokenizer: ChatTokenizer, tools: list[dict[str, Any]] | None) -> ConstructFinding:

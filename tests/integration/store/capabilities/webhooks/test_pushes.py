@@ -4,12 +4,11 @@ import pytest
 from redis.asyncio import Redis
 from tests.integration.store.test_retention import check_nothing_is_left, run_some_batches
 from tests.support.batches import OWNER, batch_of, beat, claim, finish, result_of, status_of, submit, uids_of
-from tests.support.pushes import due_push
 from tests.support.served_clock import ServedClock
 from tests.unit.common.store.test_leases import LEASE, leased, left_s
 
 from rolloutpool_common.capabilities.webhooks import pushes
-from rolloutpool_common.capabilities.webhooks.pushes import DuePush, Pushes
+from rolloutpool_common.capabilities.webhooks.pushes import Pushes
 from rolloutpool_common.capabilities.webhooks.stored import Webhooks
 from rolloutpool_common.capabilities.webhooks.wire import Delivery
 from rolloutpool_common.store import BatchDeleted, Store, deletion
@@ -55,18 +54,6 @@ async def test_a_deleted_batch_leaves_nothing_of_its_pushes(store: Store, raw: R
 
     batches = await run_some_batches(store, 0.001, {"webhooks": TO}, push)
     await check_nothing_is_left(store, raw, batches, {"rp:push:dead"})
-
-
-async def test_a_leased_push_is_not_given_to_another(store: Store, other: Store) -> None:
-    (uid,) = await due(store, 1)
-    assert await Pushes(store).take(9, lease_s=60) == [DuePush(uid, 1, f"{OWNER} {TO.callback_url}", 0)]
-    assert await Pushes(other).take(9, lease_s=60) == []
-
-
-async def test_a_lease_that_ended_is_a_further_attempt(store: Store, other: Store) -> None:
-    (uid,) = await due(store, 1)
-    await Pushes(store).take(9, lease_s=0)
-    assert await Pushes(other).take(9, lease_s=0) == [DuePush(uid, 2, f"{OWNER} {TO.callback_url}", 0)]
 
 
 async def test_a_push_that_a_cancel_has_stopped_does_not_come_back(store: Store) -> None:
@@ -224,8 +211,8 @@ async def test_an_accepted_push_is_a_read(store: Store) -> None:
     held = await claim(store, uids_of(batch)[0])
     await store.rollouts.finish(held, result_of(held))
     await reconciler.seconds(20)
-    await Pushes(store).take(10, lease_s=5.0)
-    await Pushes(store).settle(due_push(held.uid), "retry")
+    (push,) = await Pushes(store).take(10, lease_s=5.0)
+    await Pushes(store).settle(push, "retry")
     assert await left_s(store, batch) < 11
-    await Pushes(store).settle(due_push(held.uid), "delivered")
+    await Pushes(store).settle(push, "delivered")
     assert await left_s(store, batch) == LEASE

@@ -9,7 +9,7 @@ from tests.support.inside_api import running_api
 from tests.support.pool import opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
@@ -38,11 +38,7 @@ async def test_grades_survive_the_kill_of_their_worker(
             announced = await first.announced(pool.store)
             assert {"ranks", "hangs"} <= set(announced.graders)
             uids = await pool.submit(rollouts, groups=groups, asks=GRADED, shared={"server_url": trainer.url})
-
-            async def two_hang() -> bool:
-                return len(asked(log, "hangs")) == 2
-
-            await until(two_hang)
+            await until_true(lambda: len(asked(log, "hangs")) == 2)
             first.kill()
         go_on.touch()
         with started_worker(redis_url, [ROOT], **env) as second:

@@ -11,7 +11,7 @@ from tests.support.durable_redis import DurableRedis, durable_redis
 from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, running_door
 from tests.support.open_sessions import opened
 from tests.support.pool import Pool, opened_pool
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
@@ -72,9 +72,6 @@ async def test_a_new_call_gets_no_reply_of_a_lost_one(
         await asyncio.to_thread(gate.wait)
         return sampled
 
-    async def asked() -> bool:
-        return bool(slow.sampled)
-
     with (
         serve_callback(callback_app(generate, tokenizer=tokenizer), [0]) as served,
         started_worker(redis.url, [ROOT]) as worker,
@@ -84,7 +81,7 @@ async def test_a_new_call_gets_no_reply_of_a_lost_one(
         redis.mark()
         program = session.program()
         runs = asyncio.ensure_future(program.run("do 2"))
-        await until(asked, 20)
+        await until_true(lambda: slow.sampled, 20)
         assert redis.lose_tail() > 0
         await takes(pool, session.uid, 1)
         gate.set()

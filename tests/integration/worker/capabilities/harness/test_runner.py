@@ -9,7 +9,7 @@ from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, runni
 from tests.support.pool import Pool
 from tests.support.processes import runs
 from tests.support.run_programs import ENV, PROGRAM, ran
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,17 +80,9 @@ async def test_a_cancelled_rollout_ends_its_program(reconciled: Pool, led_url: s
     (uid,) = await reconciled.submit(
         shared={"server_url": led_url, "harness": {"command": command}}, asks={"harness": True}
     )
-
-    async def started() -> bool:
-        return pid.exists() and pid.read_text().strip() != ""
-
-    await until(started, 20)
+    await until_true(lambda: pid.exists() and pid.read_text().strip() != "", 20)
     await reconciled.store.rollouts.cancel(uid)
-
-    async def ended() -> bool:
-        return not runs(int(pid.read_text()))
-
-    await until(ended, 20)
+    await until_true(lambda: not runs(int(pid.read_text())), 20)
 
 
 async def test_what_a_program_leaves_running_does_not_keep_its_session_open(

@@ -13,7 +13,7 @@ from tests.support.fake_docker import calls, fake_docker
 from tests.support.harness import DoorProcess, LedPolicy, assert_all_once, running_runner
 from tests.support.pool import Pool
 from tests.support.run_programs import ENV, PROGRAM, ran
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 
 @needs_bubblewrap
@@ -44,11 +44,7 @@ async def test_a_runner_that_dies_loses_nothing(
             shared={"server_url": led_url, "harness": {"command": command, "env": ENV}, "max_tokens_total": 100_000},
             asks={"harness": True},
         )
-
-        async def reached() -> bool:
-            return flag.exists()
-
-        await until(reached, 30)
+        await until_true(flag.exists, 30)
         first.kill()
         with running_runner(reconciled.url, door):
             result = await reconciled.result(uid, 60)
@@ -102,11 +98,7 @@ async def test_a_runner_that_is_told_twice_to_stop_leaves_nothing_behind(
         (uid,) = await reconciled.submit(
             shared={"server_url": led_url, "harness": {"command": command}}, asks={"harness": True}
         )
-
-        async def runs() -> bool:
-            return (tmp_path / "runs").exists()
-
-        await until(runs, 20)
+        await until_true((tmp_path / "runs").exists, 20)
         for _ in range(2):
             runner.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.2)

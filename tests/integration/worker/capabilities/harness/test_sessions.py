@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sized
 
 import httpx
 import pytest
@@ -21,7 +20,7 @@ from tests.support.pool import Pool, opened_pool
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import hang
 from tests.support.vllm_server import vllm_server
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 from tests.support.worker_process import ROOT, started_worker
 
 from rolloutpool_common.protocol.turn_headers import HEADER_IDEMPOTENT
@@ -309,7 +308,7 @@ async def test_over_an_engine_what_was_asked_again_is_in_one_sample_and_says_so(
             program.say("do 1")
             policy.gate.clear()
             asked = asyncio.ensure_future(program.call())
-            await until(policy.is_asked, 20)
+            await until_true(lambda: policy.sampled, 20)
             first.kill()
             policy.gate.set()
             with started_worker(redis_url, [ROOT]):
@@ -335,7 +334,7 @@ async def test_a_trainer_that_promises_nothing_ends_the_rollout_typed(redis_url:
             program = session.program()
             program.say("do 1")
             asked = asyncio.ensure_future(program.call())
-            await until(lambda: _has_some(trainer.exchanges), 20)
+            await until_true(lambda: trainer.exchanges, 20)
             first.kill()
             with started_worker(redis_url, [ROOT]):
                 result = await pool.result(session.uid, 40)
@@ -344,7 +343,3 @@ async def test_a_trainer_that_promises_nothing_ends_the_rollout_typed(redis_url:
     assert result.failure is not None
     assert result.failure.category == "ambiguous_turn"
     assert refused.value.response.status_code == 403
-
-
-async def _has_some(things: Sized) -> bool:
-    return len(things) > 0

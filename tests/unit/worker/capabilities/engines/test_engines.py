@@ -1,7 +1,6 @@
 """What a process knows of its engines is asked for seldom, and forgotten in time."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,17 +41,14 @@ class Clock:
 
 
 class Pauses:
-    """Notes the pauses between questions; `then` runs in the first one."""
+    """Notes the pauses between questions."""
 
-    def __init__(self, then: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.then = then
 
     async def __call__(self, error: RolloutError, tries: int, seconds: float) -> None:
         self.seconds.append(seconds)
         assert tries == len(self.seconds)
-        if self.then is not None:
-            self.then()
         await asyncio.sleep(0)
 
 

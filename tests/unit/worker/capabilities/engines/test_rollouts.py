@@ -11,7 +11,7 @@ from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.sglang_server import sglang_server
 from tests.support.trainer_script import ADD, ADD_COMPACT
 from tests.support.vllm_server import vllm_server
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.outcomes import Category, FailureKind, RolloutStatus
 from rolloutpool_common.protocol.result import Alignment, RolloutResult
@@ -30,10 +30,6 @@ async def worker(fake_redis: str, tokenizers: TokenizerCache) -> AsyncIterator[I
 
 async def run(worker: InsideWorker, engine: ImitatedEngine, protocol: str, **options: Any) -> RolloutResult:
     return await worker.run_one(server_url=engine.url, protocol=protocol, messages=MESSAGES, **options)
-
-
-async def _asked(engine: ImitatedEngine, times: int) -> bool:
-    return len(engine.asked) >= times
 
 
 def check_exact(result: RolloutResult, engine: ImitatedEngine, *turns: int) -> None:
@@ -114,7 +110,7 @@ async def test_a_turn_that_was_in_flight_at_a_crash_is_sampled_again(
         engine.before = hang
         (uid,) = await worker.submit(server_url=engine.url, protocol=protocol, messages=MESSAGES)
         ticket = asyncio.create_task(worker.take(uid))
-        await until(lambda: _asked(engine, 1))
+        await until_true(lambda: engine.asked)
         # As a drain that has no more time: cut off in the middle of a call.
         worker.services.drain.begin()
         (running,) = worker.services.claims.current()

@@ -16,7 +16,7 @@ from tests.support.games import INVITATION, RIGHT, SEED, WRONG
 from tests.support.openenv_server import OpenEnvStub
 from tests.support.resources_server import ROW
 from tests.support.text_packages import put_gem, put_skyrl_gym
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.errors import EnvironmentFault, RequestFault, TargetRefused
 from rolloutpool_common.protocol.environments import CrashEffect
@@ -105,7 +105,7 @@ async def test_a_session_is_opened_played_scored_and_closed(case: EnvironmentCas
     score = await there.score(opened.session, [{"role": "user", "content": INVITATION}])
     assert (score is not None) is case.scores
     await there.close(opened.session)
-    await until(lambda: _none(case))
+    await until_true(lambda: case.open_sessions() == 0)
 
 
 async def test_an_entry_says_what_a_crash_does_and_how_many_places_there_are(case: EnvironmentCase) -> None:
@@ -122,7 +122,7 @@ async def test_sessions_are_apart(case: EnvironmentCase) -> None:
     if case.scores:
         alone = await case.played("b-0")
         assert await asyncio.gather(*(case.played(f"b-{index}") for index in (1, 2, 3))) == [alone] * 3
-    await until(lambda: _none(case))
+    await until_true(lambda: case.open_sessions() == 0)
 
 
 @pytest.mark.parametrize("kind", ["http", "openenv"])
@@ -136,10 +136,6 @@ async def test_a_server_that_hangs_holds_its_own_caller_only(kind: str, monkeypa
         assert not waiting.done()
         waiting.cancel()
         await asyncio.wait([waiting])
-
-
-async def _none(case: EnvironmentCase) -> bool:
-    return case.open_sessions() == 0
 
 
 @pytest.mark.parametrize(("name", "task"), [(name, task) for name, tasks in WRONG_TASKS.items() for task in tasks])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from tests.support.text_packages import GO_ON, put_gem
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_worker.capabilities.foreign_environments import gem
 from rolloutpool_worker.capabilities.foreign_environments.gem import GemEnvironment
@@ -68,11 +68,7 @@ async def test_a_game_that_hangs_holds_the_others_up_once(
     GO_ON.clear()
     hanging = await environment.open(None, 1, "b-0", 1)
     call = asyncio.create_task(environment.step(hanging.session, "hang"))
-
-    async def held() -> bool:
-        return gem._generators.lock.locked()
-
-    await until(held)
+    await until_true(gem._generators.lock.locked)
     assert len(await played(environment, 2)) == 3
     assert not call.done()
     GO_ON.set()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.openenv_server import OpenEnvStub, none_left
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.errors import EnvironmentFault, TargetRefused
 from rolloutpool_common.security.targets import Targets
@@ -39,11 +39,7 @@ async def test_pings_are_answered_while_nothing_is_asked() -> None:
     async with socket_to(server) as socket:
         await socket.open()
         await socket.ask(RESET)
-
-        async def answered() -> bool:
-            return server.pongs == 1
-
-        await until(answered)
+        await until_true(lambda: server.pongs == 1)
         assert (await socket.ask(RESET))["type"] == "observation"
     assert server.headers[0]["x-key"].encode("utf-8", "surrogateescape").decode() == "ключ"
 
@@ -108,11 +104,7 @@ async def test_one_that_is_full_says_so_unasked() -> None:
 async def test_one_that_talks_unasked_is_not_trusted() -> None:
     async with socket_to(OpenEnvStub(manners={"connect": "talk"})) as socket:
         await socket.open()
-
-        async def spoken() -> bool:
-            return not socket._read.empty()
-
-        await until(spoken)
+        await until_true(lambda: not socket._read.empty())
         with pytest.raises(EnvironmentFault, match="said something unasked"):
             await socket.ask(RESET)
 

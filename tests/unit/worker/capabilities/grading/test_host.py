@@ -12,7 +12,7 @@ import pytest
 from tests.support import graders
 from tests.support.graders import ANSWERS, INVALID, rollout_of
 from tests.support.processes import runs
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.capabilities.grading.errors import GradeInvalid, GradeLate, GraderFault
 from rolloutpool_common.capabilities.grading.metrics import IN_GRADER
@@ -93,17 +93,17 @@ async def test_one_that_blocks_is_ended_at_its_limit_and_stops_nobody(
 ) -> None:
     seconds = 3.0 if how == "sleeps" else 60.0
     blocked = [asyncio.create_task(ask(host, graders.blocks, {"how": how, "seconds": seconds})) for _ in range(2)]
-    await until(lambda: asyncio.sleep(0, log.read_text().count("blocks b-0")), 10.0)
+    await until_true(lambda: log.read_text().count("blocks b-0"), 10.0)
     # Its loop is held, and neither this one nor that of another grader is.
     assert await ask(host, graders.returns, "a number") == [Grade(0.5)]
     for call in blocked:
         with pytest.raises(GraderFault, match="did not answer within 1 s"):
             await call
     # The next call has another loop, as soon as it is known that the first one does not answer.
-    await until(lambda: asyncio.sleep(0, "grader holds its event loop" in caplog.text), 10.0)
+    await until_true(lambda: "grader holds its event loop" in caplog.text, 10.0)
     assert await ask(host, graders.blocks, {"how": how, "seconds": 0.0}) == [Grade(0.5)]
     # Nothing of the first one is left: Python interrupts what computes, and a sleep returns.
-    await until(lambda: asyncio.sleep(0, threads() <= 1), 30.0)
+    await until_true(lambda: threads() <= 1, 30.0)
 
 
 async def test_one_that_always_blocks_takes_no_more_than_some_threads(
@@ -111,7 +111,7 @@ async def test_one_that_always_blocks_takes_no_more_than_some_threads(
 ) -> None:
     monkeypatch.setattr("rolloutpool_worker.capabilities.grading.own_loop.ANSWER_SECONDS", 0.05)
     host._seconds = 0.1
-    await until(lambda: asyncio.sleep(0, threads() == 0), 10.0)
+    await until_true(lambda: threads() == 0, 10.0)
     for _ in range(40):
         with pytest.raises((GraderBusy, GraderFault)) as end:
             await ask(host, graders.blocks, {"how": "sleeps", "seconds": 6.0})
@@ -173,11 +173,7 @@ async def test_closing_ends_all_children(host: GraderHost) -> None:
     pid = child.pid
     assert pid is not None
     await host.close()
-
-    async def gone() -> bool:
-        return not runs(pid)
-
-    await until(gone, 10.0)
+    await until_true(lambda: not runs(pid), 10.0)
 
 
 async def test_calls_are_counted_by_how_they_ended(host: GraderHost) -> None:
@@ -192,7 +188,7 @@ async def test_calls_are_counted_by_how_they_ended(host: GraderHost) -> None:
         with pytest.raises((GradeInvalid, GradeLate, GraderFault, RequestFault)):
             await ask(host, grader, options, left_s=left_s)
     asked = asyncio.create_task(ask(host, graders.hangs))
-    await until(lambda: asyncio.sleep(0, IN_GRADER.now))
+    await until_true(lambda: IN_GRADER.now)
     asked.cancel()
     await asyncio.wait([asked])
     assert IN_GRADER.now == 0

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, status_of, view_of
 from tests.support.games import RIGHT, SEED
-from tests.support.graded import check_clean, counts, failure_of, graded, pass_deadline, submit_graded, view
+from tests.support.graded import check_clean, counts, failure_of, graded, pass_deadline, submit_graded
 from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.scripted_trainer import scripted_trainer
 from tests.support.trainer_script import say, status
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.capabilities.grading.stored import Grading
 from rolloutpool_common.outcomes import Boundary, Category, FailureKind, FinishReason, RolloutStatus
@@ -79,7 +79,7 @@ async def test_a_grader_that_fails_is_asked_again_and_nothing_is_sampled_again(
         (uid,) = await submit_graded(inside, trainer, graded("fails", 2))
         for tries in (1, 2):
             assert await inside.take(uid) == "retried"
-            seen = await view(store, uid)
+            seen = await view_of(store, uid)
             assert (seen.status, seen.attempt, seen.result) == (RolloutStatus.GRADING, tries, None)
             assert seen.waiting is not None
             assert (seen.waiting.waits_for, seen.waiting.tries) == (WaitsFor.GRADER, tries)
@@ -91,8 +91,7 @@ async def test_a_grader_that_fails_is_asked_again_and_nothing_is_sampled_again(
             ("grade_retries", 1000),
             ("grade_retries", 2000),
         ]
-        batch = await store.batches.status(uid.rpartition("-")[0], OWNER)
-        assert batch is not None
+        batch = await status_of(store, uid)
         assert [(entry.waits_for, entry.rollouts) for entry in batch.waiting] == [(WaitsFor.GRADER, 1)]
         assert await inside.take(uid) == "completed"
         assert len(trainer.of(uid)) == 1
@@ -113,7 +112,7 @@ async def test_a_grader_that_is_busy_for_long_is_asked_later_and_that_is_no_try(
         with monkeypatch.context() as patch:
             patch.setattr(GraderHost, "ask", busy)
             assert await inside.take(uid) == "deferred"
-        assert (await view(store, uid)).status is RolloutStatus.GRADING
+        assert (await view_of(store, uid)).status is RolloutStatus.GRADING
         history = await store.histories.read(uid, OWNER)
         assert history is not None
         assert (history.attempts[0].reason, history.attempts[0].delay_ms) == ("capacity", 10_000)
@@ -210,9 +209,9 @@ async def test_a_worker_that_ends_while_it_grades_leaves_the_grade_to_another(
     ):
         (uid,) = await submit_graded(first, trainer, graded("hangs", str(go_on)))
         ticket = asyncio.create_task(first.take(uid))
-        await until(lambda: _lines(log, 1))
+        await until_true(lambda: asked(log))
         assert await counts(store, uid) == {"grading": 1}
-        assert (await view(store, uid)).status is RolloutStatus.GRADING
+        assert (await view_of(store, uid)).status is RolloutStatus.GRADING
         if end == "drained":
             first.services.drain.begin()
             ticket.cancel()
@@ -239,7 +238,7 @@ async def test_a_rollout_can_be_cancelled_while_it_is_graded(
     async with scripted_trainer(tokenizer, say("8")) as trainer:
         (uid,) = await submit_graded(inside, trainer, graded("hangs"))
         ticket = asyncio.create_task(inside.take(uid))
-        await until(lambda: _lines(log, 1))
+        await until_true(lambda: asked(log))
         assert await store.rollouts.cancel(uid) is RolloutStatus.CANCELLED
         (running,) = inside.services.claims.current()
         running.task.cancel()
@@ -281,10 +280,6 @@ async def test_a_grader_has_the_last_word_over_an_environment(
     alone, both, none = [await inside.result(uid) for uid in uids]
     assert {one.environment.reward for one in (alone, both, none) if one.environment} == {1.0}
     assert (alone.reward, both.reward, none.reward) == (1.0, 0.5, None)
-
-
-async def _lines(log: Path, least: int) -> bool:
-    return len(asked(log)) >= least
 
 
 async def test_the_page_about_environments_does_what_it_says(

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.graded import check_clean, counts, failure_of, graded, leaders, pass_deadline, submit_graded, view
+from tests.support.batches import view_of
+from tests.support.graded import check_clean, counts, failure_of, graded, leaders, pass_deadline, submit_graded
 from tests.support.graders import asked
 from tests.support.inside_worker import InsideWorker
 from tests.support.scripted_trainer import scripted_trainer
@@ -40,7 +41,7 @@ async def test_a_group_is_graded_together_when_its_last_rollout_has_ended(
         uids = await submit_graded(inside, trainer, *[graded("ranks")] * 3, group="g")
         for held, uid in enumerate(uids, 1):
             assert await inside.take(uid) == "grading"
-            assert (await view(store, uid)).status is RolloutStatus.GRADING
+            assert (await view_of(store, uid)).status is RolloutStatus.GRADING
             assert await counts(store, uid) == {"grading": held, **({"queued": 3 - held} if held < 3 else {})}
         # A second ticket of a held rollout does nothing.
         assert asked(log) == []

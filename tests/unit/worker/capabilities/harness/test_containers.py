@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from tests.support.fake_docker import calls, fake_docker
 from tests.support.killed_runner import started_runner
 from tests.support.processes import runs
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_worker.capabilities.harness.containers import DockerRuntime
 from rolloutpool_worker.capabilities.harness.presets import Preset
@@ -89,20 +89,12 @@ async def test_one_that_is_given_up_is_removed_by_name(made: Made, docker: Path,
     pid = tmp_path / "pid"
     preset = Preset(("sh", "-c", f"echo $$ > {pid}; exec sleep 600"))
     running = asyncio.create_task(made(runner_image="agents:1").run(preset, VALUES))
-
-    async def started() -> bool:
-        return pid.exists() and pid.read_text().endswith("\n")
-
-    await until(started)
+    await until_true(lambda: pid.exists() and pid.read_text().endswith("\n"))
     assert len(places(tmp_path)) == 2
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-    async def ended() -> bool:
-        return not runs(int(pid.read_text()))
-
-    await until(ended)
+    await until_true(lambda: not runs(int(pid.read_text())))
     run, removed = (call["arguments"] for call in calls(docker))
     assert removed == ["rm", "--force", run[run.index("--name") + 1]]  # type: ignore[attr-defined, index]
     assert places(tmp_path) == []
@@ -116,11 +108,7 @@ async def test_the_container_of_a_runner_that_was_killed_is_removed_by_the_next_
     await runner.wait()
     assert (runs(pid), len(places(tmp_path))) == (True, 2)
     assert await made().clear() == 1
-
-    async def ended() -> bool:
-        return not runs(pid)
-
-    await until(ended)
+    await until_true(lambda: not runs(pid))
     assert places(tmp_path) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.batches import claim, submit
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.capabilities.harness.sessions import Sessions
 from rolloutpool_common.capabilities.harness.wire import SessionEnd
@@ -83,12 +83,8 @@ async def test_a_runner_without_room_leaves_its_place_to_others(store: Store) ->
     settings, full = RunnerSettings.model_validate({"redis_url": "redis://x"}), Full()
     await Sessions(store).want_place(claimed := await claim(store, uid), reuse=True)
     without = asyncio.create_task(Runner(settings, store, full).run())
-
-    async def asked() -> bool:
-        return full.programs > 0
-
     try:
-        await until(asked, 5)
+        await until_true(lambda: full.programs > 0, 5)
         end = await end_of(store, claimed, settings, Started())
     finally:
         without.cancel()

@@ -12,7 +12,7 @@ import pytest
 from tests.support.bubblewrap import needs_bubblewrap
 from tests.support.certificates import certificate
 from tests.support.processes import runs
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_worker.capabilities.harness import passage
 from rolloutpool_worker.capabilities.harness.passage import MOST_AT_ONCE, PORT
@@ -74,11 +74,7 @@ async def listening(name: str, context: ssl.SSLContext | None = None) -> AsyncIt
     listener.port = server.sockets[0].getsockname()[1]
     async with server:
         yield listener
-
-        async def left() -> bool:
-            return not listener.serving
-
-        await until(left, 10)
+        await until_true(lambda: not listener.serving, 10)
 
 
 ASKS = "{{ exec 3<>/dev/tcp/127.0.0.1/{port}; }} 2>/dev/null && echo hello >&3 && head -n 1 <&3 || echo refused"
@@ -102,11 +98,7 @@ async def test_what_ends_on_one_side_of_the_way_ends_on_the_other() -> None:
         )
         end = await ran(script, door=f"http://127.0.0.1:{door.port}")
         assert end.output.split("\n")[:2] == ["door: one", "cut"]
-
-        async def both() -> bool:
-            return door.ended == 2
-
-        await until(both, 10)
+        await until_true(lambda: door.ended == 2, 10)
 
 
 async def test_large_and_many_words_pass_unchanged() -> None:
@@ -197,19 +189,11 @@ async def test_what_it_leaves_behind_ends_with_it() -> None:
     await ran(f"setsid {marker} & setsid nohup {marker} & echo left")
     assert found(marker) == []
     running = asyncio.ensure_future(ran(f"setsid {marker} & wait"))
-
-    async def started() -> bool:
-        return bool(found(marker))
-
-    await until(started, 10)
+    await until_true(lambda: found(marker), 10)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-    async def ended() -> bool:
-        return found(marker) == []
-
-    await until(ended, 10)
+    await until_true(lambda: found(marker) == [], 10)
 
 
 def found(command: str) -> list[int]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.support.waiting import until
+from tests.support.waiting import until_true
 
 from rolloutpool_common.capabilities.harness.calls import StoredCall
 from rolloutpool_common.capabilities.harness.wire import HarnessChoice, SessionEnd
@@ -123,11 +123,7 @@ async def test_a_turn_in_flight_is_not_cut_off_by_another_one_that_stops(why: Ex
 
     session, branches, _ = session_of(store := Store(2), waits, stops)
     running = asyncio.ensure_future(session.run())
-
-    async def begun() -> bool:
-        return len(branches) == 2
-
-    await until(begun)
+    await until_true(lambda: len(branches) == 2)
     await asyncio.sleep(0.1)
     assert not running.done()
     gate.set()
@@ -141,11 +137,7 @@ async def test_a_cancelled_attempt_ends_although_the_policy_hangs(drains: bool) 
     """By its deadline, by the API, or because the time of a drain is over."""
     session, branches, drain = session_of(Store(1), hangs)
     running = asyncio.ensure_future(session.run())
-
-    async def begun() -> bool:
-        return len(branches) == 1
-
-    await until(begun)
+    await until_true(lambda: len(branches) == 1)
     if drains:
         drain.begin()
     await asyncio.sleep(0.05)
@@ -161,11 +153,7 @@ async def test_a_session_waits_for_a_redis_that_is_away() -> None:
     store.away = 2
     session, _, _ = session_of(store, at_once)
     running = asyncio.ensure_future(session.run())
-
-    async def answered() -> bool:
-        return bool(store.answered)
-
-    await until(answered)
+    await until_true(lambda: store.answered)
     store.away, store.end = 2, SessionEnd(reward=1.0)
     session.look()
     assert await asyncio.wait_for(running, 10) == "stop"
@@ -214,11 +202,7 @@ async def test_a_program_that_goes_on_before_its_turn_has_heard_of_the_reply_con
 
     session, branches, _ = session_of(store, kept)
     running = asyncio.ensure_future(session.run())
-
-    async def answered() -> bool:
-        return len(store.answered) == 2
-
-    await until(answered)
+    await until_true(lambda: len(store.answered) == 2)
     store.end = SessionEnd(reward=1.0)
     session.look()
     assert await asyncio.wait_for(running, 10) == "stop"

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, view_of
 from tests.support.inside_worker import InsideWorker, inside_worker
 from tests.support.rollouts_of_a_run import ADD, RUN, submit_to_run
 from tests.support.scripted_trainer import scripted_trainer
@@ -113,8 +113,7 @@ class TestPause:
             monkeypatch.setattr(runs, "look", pause_first)
             assert await inside.take(uid) == "deferred"
             assert trainer.posts == []
-            view = await store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(store, uid)
             assert view.status is RolloutStatus.QUEUED
             monkeypatch.setattr(runs, "look", look)
             await Runs(store).resume(OWNER, RUN)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.support.batches import OWNER
+from tests.support.batches import OWNER, status_of, view_of
 from tests.support.inside_worker import InsideWorker
-from tests.support.rollouts_of_a_run import ADD, RUN, status_of, submit_to_run
+from tests.support.rollouts_of_a_run import ADD, RUN, submit_to_run
 from tests.support.sglang_server import sglang_server
 from tests.support.vllm_server import vllm_server
 
@@ -161,8 +161,7 @@ class TestStaleness:
             (uid,) = await submit_to_run(inside, engine.url, protocol, max_staleness=2)
             assert await inside.take(uid) == "deferred"
             assert engine.asked == []
-            view = await store.rollouts.view(uid, OWNER)
-            assert view is not None
+            view = await view_of(store, uid)
             assert view.waiting is not None
             assert view.waiting.message == "the engine has version 10; the run is at 13, and version 11 is allowed"
             # It was updated meanwhile.

@@ -12,7 +12,7 @@ from tests.support.batches import OWNER, beat, finish, submit
 from tests.support.pushes import settled
 from tests.support.scripted_trainer import ScriptedTrainer, scripted_trainer
 from tests.support.trainer_script import Step, close, hang, status
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_common.capabilities.webhooks.push import PushEvent, verify
 from rolloutpool_common.capabilities.webhooks.pushes import DuePush, Pushes
@@ -109,7 +109,7 @@ async def test_a_receiver_that_is_down_has_one_pause_for_all_it_is_to_get(
         await ended(store, receiver.url, 1)
         sender = WebhookSender(store, transport)
         running = asyncio.create_task(sender.run())
-        await until(lambda: asyncio.sleep(0, receiver.exchanges))
+        await until_true(lambda: receiver.exchanges)
         sender.stop()
         # What is under way is completed.
         await running
@@ -163,21 +163,13 @@ async def test_a_receiver_that_hangs_delays_no_other(store: Store, tokenizer: Ch
             total = len(good.exchanges) + 2 * SHARE
             await ended(store, good.url, 2 * SHARE)
             begun = time.monotonic()
-
-            async def all_came() -> bool:
-                return len(good.exchanges) == total
-
-            await until(all_came)
+            await until_true(lambda: len(good.exchanges) == total)
             return time.monotonic() - begun
 
         # About 0.3 s; more on a loaded machine.
         alone = await round_seconds()
         await ended(store, bad.url, AT_ONCE + 8)
-
-        async def bad_has_its_share() -> bool:
-            return len(bad.exchanges) >= SHARE
-
-        await until(bad_has_its_share)
+        await until_true(lambda: len(bad.exchanges) >= SHARE)
         for _ in range(3):
             # A push that hangs takes 30 s.
             assert await round_seconds() < 1.5 + 4 * alone

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rolloutpool_common.errors import EnvironmentFault
-from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.checks import CallbackUrl
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_common.security.targets import Targets
 from rolloutpool_worker.capabilities.foreign_environments import mcp_sdk
@@ -37,7 +37,7 @@ class McpServer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    url: str | None = None
+    url: CallbackUrl | None = None
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     command: list[str] = Field(default_factory=list)
     """Program and arguments."""
@@ -45,11 +45,6 @@ class McpServer(BaseModel):
     """For the command, which gets nothing of the worker's own."""
     crash: CrashEffect = CrashEffect.NONE
     places: int | None = Field(default=None, ge=1)
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str | None) -> str | None:
-        return None if value is None else check_callback_host(value)
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:

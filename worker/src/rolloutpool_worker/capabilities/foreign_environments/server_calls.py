@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import httpx
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from rolloutpool_common.errors import EnvironmentFault
-from rolloutpool_common.protocol.checks import check_callback_host
+from rolloutpool_common.protocol.checks import CallbackUrl
 from rolloutpool_common.protocol.environments import CrashEffect
 from rolloutpool_worker.capabilities.foreign_environments.connections import (
     RedirectRefused,
@@ -30,15 +30,10 @@ class ServerEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    url: str
+    url: CallbackUrl
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     crash: CrashEffect = CrashEffect.NONE
     places: int | None = Field(default=None, ge=1)
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        return check_callback_host(value)
 
 
 class ServerReply(NamedTuple):

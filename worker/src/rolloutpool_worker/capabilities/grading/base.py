@@ -82,18 +82,10 @@ class Grader:
         return Tool(definition, cast(Any, self.function), self.isolated)
 
     async def ask(self, rollouts: Sequence[RolloutResult], options: Any) -> list[Grade]:
-        """Calls the function.
-
-        Args:
-            rollouts: One, or those of a group.
-            options: As the rollout gives them.
-
-        Returns:
-            A grade for each.
+        """Calls the function with one rollout or those of a group; returns a grade for each. Whatever it raises passes.
 
         Raises:
             GradeInvalid: It returned something else.
-            BaseException: Whatever the function raises.
         """
         answer = self.function(list(rollouts) if self.of_groups else rollouts[0], options)
         if inspect.isawaitable(answer):

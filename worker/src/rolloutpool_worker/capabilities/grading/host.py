@@ -40,14 +40,7 @@ _OUTCOMES = {GradeLate: "late", GradeInvalid: "invalid", RequestFault: "options"
 
 
 def pause_after(error: RolloutError, choice: GraderChoice, tries: int, due: float) -> float | None:
-    """Returns the seconds until a grader that has failed is asked again; None where it is not.
-
-    Args:
-        error: How it failed.
-        choice: It, as the rollout or the regrade names it.
-        tries: How often it failed before.
-        due: Its deadline, by the monotonic clock.
-    """
+    """Returns the seconds until a grader that has failed is asked again; None where it is not. `due` is monotonic."""
     pause = min(2.0**tries, LONGEST_PAUSE)
     again = isinstance(error, GraderFault) and error.retryable and tries < choice.retries
     return pause if again and time.monotonic() + pause < due else None

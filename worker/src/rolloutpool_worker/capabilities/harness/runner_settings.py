@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rolloutpool_common.process.settings import ActorSettings, Names, split_names
+from rolloutpool_common.process.settings import ActorSettings, Names
 
 
 class RunnerSettings(ActorSettings):
@@ -42,11 +42,6 @@ class RunnerSettings(ActorSettings):
     """Address under which programs reach a door."""
     plugins: Names = ()
     """Python modules to import at start, which register presets, separated by commas."""
-
-    @field_validator("runner_pass", "runner_hide", "plugins", mode="before")
-    @classmethod
-    def _are_names(cls, value: object) -> object:
-        return split_names(value)
 
     @field_validator("runner_places")
     @classmethod

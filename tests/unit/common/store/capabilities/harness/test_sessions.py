@@ -66,13 +66,6 @@ async def test_what_arrives_twice_is_one_call(session: Session) -> None:
     assert (await session.take(holder=f"{DOOR} s1 2")).n == 2
 
 
-async def test_a_repetition_finds_the_call_that_was_cut_and_not_one_that_waits(session: Session) -> None:
-    first, second = f"{DOOR} s1 1", f"{DOOR} s1 2"
-    assert [(await session.take(holder=one)).n for one in (first, second)] == [1, 2]
-    await session.sessions.hear(session.uid, 2, second, taken=False)
-    assert (await session.take(holder=f"{DOOR} s1 3", repeats=True)).n == 2
-
-
 async def test_an_older_connection_that_ends_says_nothing_of_the_one_that_holds_the_call(session: Session) -> None:
     """The program repeats its call while the door has not noticed yet that the first connection is gone."""
     first, second = f"{DOOR} s1 1", f"{DOOR} s1 2"
@@ -82,12 +75,6 @@ async def test_an_older_connection_that_ends_says_nothing_of_the_one_that_holds_
     await session.answer(1)
     await session.sessions.hear(session.uid, 1, second, taken=True)
     assert (await session.take(holder=f"{DOOR} s1 3")).n == 2
-
-
-async def test_calls_of_a_door_that_was_started_again_are_cut(session: Session) -> None:
-    await session.take(holder=f"{DOOR} s1 1")
-    await session.sessions.beat(DOOR, "s2")
-    assert (await session.take(holder=f"{DOOR} s2 1")).n == 1
 
 
 async def test_a_program_that_was_started_again_gets_the_replies_that_it_had(store: Store) -> None:
