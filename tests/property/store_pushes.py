@@ -72,6 +72,8 @@ class StorePushes(StoreAttempts):
                 model.push_waits = True
                 if what in ("delivered", "dead"):
                     model.push, model.push_tries = what, 0
+                # Whoever takes pushes is there, as one who reads.
+                model.batch.unread &= what != "delivered"
 
     @rule(which=WHICH)
     def retry_pushes(self, which: int) -> None:
