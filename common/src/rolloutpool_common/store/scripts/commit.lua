@@ -6,7 +6,8 @@
 -- then part, field, value, ... of the rollouts, then field, value, ... of the batch's hash.
 -- Answer: outcome. `created`: the batch exists; with `batch`, `digest`, and `precancelled` (indexes that were cancelled
 -- before they came and have to be ended). `existing`: the key was used before; with `batch` and `digest` of that time.
--- `unstaged`: what was staged is not all there, and must be staged again. `refused`: with `cause` (store.errors.RefusalCause), and of what limits it `now` and `most`.
+-- `unstaged`: what was staged is not all there, and must be staged again.
+-- `refused`: with `cause` (store.errors.RefusalCause), and of what limits it `now` and `most`.
 --
 -- Who may submit (usage.py says why):
 -- 1. Who is past the quota of their key is refused.
