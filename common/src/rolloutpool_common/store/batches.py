@@ -291,6 +291,12 @@ class Batches:
             await self._connection.script("renew_lease", batch_id)
         return int(total)
 
+    async def is_deleted(self, batch_id: str) -> bool:
+        """Tells whether a batch is gone, or its deletion has begun."""
+        # Waiters that wake in one moment ask together.
+        total, deleting = await self._connection.command("HMGET", keys.batch(batch_id), "total", "deleting")
+        return total is None or deleting is not None
+
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
         """Reads the state of a batch; `batch_state.read_state` says how."""
         return await read_state(self._connection, self._pool, batch_id, owner)
