@@ -72,8 +72,14 @@ class Webhooks(StoredCapability):
             for uid in page:
                 batch_id, _, index = uid.rpartition("-")
                 pipe.sismember(keys.undelivered(batch_id), index)
-            given_up = await pipe.execute() if page else []
-            found |= dict.fromkeys(uid for uid, there in zip(page, given_up, strict=True) if there)
+                # A worker of 0.2 counts one that it gives up, and does not note which.
+                pipe.scard(keys.undelivered(batch_id))
+                pipe.hget(f"rp:batch:{batch_id}", "push:dead")
+                pipe.zscore(keys.PUSH_DUE, uid)
+            said = iter(await pipe.execute() if page else [])
+            for uid, there, noted, counted, due in zip(page, said, said, said, said, strict=True):
+                if there or (int(counted or 0) > noted and due is None):
+                    found[uid] = None
             if len(page) < PAGE or len(found) >= limit:
                 break
         return {"pushes": list(found)[:limit]}

@@ -166,6 +166,16 @@ async def test_a_dead_letter_is_a_push_that_is_given_up_now(store: Store) -> Non
     assert await letters() == []
 
 
+async def test_what_a_worker_of_0_2_has_given_up_is_a_dead_letter(store: Store, raw: Redis) -> None:
+    """It does not note which of a batch's pushes these are."""
+    uids = await due(store, 2, "http://down.example/")
+    batch_id = batch_of(uids[0])
+    for push in await Pushes(store).take(2, lease_s=60):
+        await Pushes(store).settle(push, "dead")
+    await raw.delete(f"rp:batch:{batch_id}:undelivered")
+    assert set((await Webhooks().dead_letters(store.connection, 100))["pushes"]) == set(uids)
+
+
 async def test_letters_that_are_over_hide_none_before_them(store: Store, raw: Redis) -> None:
     """Where the newest hundred had been delivered at last, `dead-letters` said that there were none."""
     uids = await due(store, 3, "http://down.example/")
