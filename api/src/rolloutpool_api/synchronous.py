@@ -52,7 +52,8 @@ async def run(services: ApiServices, request: RolloutRequest, owner: str) -> Res
 
             async def ended() -> V1End | Literal[False] | None:
                 end = await services.store.rollouts.v1_end(keys.uid_of(ticket.batch_id, 0))
-                return False if end is None and await _is_deleted(services, ticket) else end
+                # As `purge-owner` does it in the moment of its end: no result comes any more.
+                return False if end is None and await services.store.batches.is_deleted(ticket.batch_id) else end
 
             if ticket.batch_id == new.batch_id:
                 end = await _wait(services, watch, ended)
@@ -109,7 +110,7 @@ async def _answer(services: ApiServices, ticket: V1Ticket, end: V1End | None) ->
     # The reconciler should have ended the rollout by now. Protocol v1's caller gets an answer nevertheless.
     if end is None:
         why = "Rollout was deleted"
-        if not await _is_deleted(services, ticket):
+        if not await services.store.batches.is_deleted(ticket.batch_id):
             why = f"Rollout timeout exceeded ({timeout_s}s)"
             _log.error(
                 "v1 rollout has no result after its deadline", rollout_id=ticket.rollout_id, batch_id=ticket.batch_id
@@ -121,11 +122,6 @@ async def _answer(services: ApiServices, ticket: V1Ticket, end: V1End | None) ->
         result = await off_loop(len(end.result), lambda: V1Result.model_validate_json(end.result))
         answer = to_v1(result, tokenizer_name=ticket.tokenizer_name, timeout_seconds=timeout_s)
     return Response(answer.model_dump_json(), media_type="application/json")
-
-
-async def _is_deleted(services: ApiServices, ticket: V1Ticket) -> bool:
-    """Whether a rollout was deleted, as `purge-owner` does it, in the moment of its end: no result comes any more."""
-    return await services.store.rollouts.view(keys.uid_of(ticket.batch_id, 0), None) is None
 
 
 async def _join(services: ApiServices, ticket: V1Ticket, look: Callable[[], Awaitable[T | None]]) -> T | None:

@@ -10,10 +10,11 @@ from tests.support.inside_api import client_of, running_api
 from tests.support.results import LONG_SAMPLE
 from tests.support.scripted_worker import OWNER, ScriptedWorker, run_v1
 from tests.support.secrets import SECRETS
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 from rolloutpool_api import synchronous
 from rolloutpool_common.outcomes import RolloutStatus
+from rolloutpool_common.protocol.rollouts import RolloutView
 from rolloutpool_common.store import Store
 from rolloutpool_common.store.rollouts import Rollouts
 from rolloutpool_common.store.v1_answers import V1End
@@ -55,6 +56,33 @@ async def test_a_new_rollout_is_looked_at_when_it_has_ended_and_not_before(
         # One that joins may have missed the end, so it looks at once.
         assert (await client.post("/rollout", json=v1_request())).json() == (await posted).json()
         assert len(looks) == 2
+
+
+async def test_who_looks_too_early_reads_no_rollout(
+    redis_url: str, worker: ScriptedWorker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who wait look where signals were lost, or are read late; with the rollout each would read its prompt."""
+    looks: list[str] = []
+    read, view = Rollouts.v1_end, Rollouts.view
+
+    async def noted(self: Rollouts, uid: str) -> V1End | None:
+        looks.append("end")
+        return await read(self, uid)
+
+    async def viewed(self: Rollouts, uid: str, owner: str | None) -> RolloutView | None:
+        looks.append("rollout")
+        return await view(self, uid, owner)
+
+    monkeypatch.setattr(Rollouts, "v1_end", noted)
+    monkeypatch.setattr(Rollouts, "view", viewed)
+    async with running_api(redis_url) as api, client_of(api) as client:
+        posted = asyncio.create_task(client.post("/rollout", json=v1_request()))
+        uid = await until(lambda: store.rollouts.find(v1_request()["rollout_id"], OWNER))
+        await store.connection.redis.xadd("rp:finished", {"batch": uid.removesuffix("-0")})
+        await until_true(lambda: looks)
+        await worker.end(uid)
+        assert (await posted).json()["status"] == "COMPLETED"
+    assert "rollout" not in looks
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "begun"])

@@ -35,6 +35,7 @@ from rolloutpool_common.store.errors import (
     OverQuota,
     RefusalCause,
     StoreError,
+    StoreUnavailable,
     TooManyOpen,
     store_errors,
 )
@@ -59,6 +60,12 @@ from rolloutpool_common.store.usage import usage_of
 
 RETENTION_SECONDS = 24 * 3600.0
 """From the end of a batch's last rollout to its deletion."""
+STAGINGS = 5
+"""How often a batch is staged. A Redis that loses it each time evicts keys, and those with a time to live first."""
+_LOSES = (
+    f"Redis lost {STAGINGS} times what was staged of a batch. If it evicts keys, set `maxmemory-policy noeviction`; "
+    "else its log says why it starts again and again"
+)
 _ENDED = tuple(status for status in RolloutStatus if status.terminal)
 
 
@@ -107,11 +114,13 @@ class Batches:
             limits.memory_bytes,
             limits.memory_limit_bytes,
         )
-        while True:
+        for _ in range(STAGINGS):
             carried = await stage(self._redis, self._secrets, new, encrypted, needs.own)
             committed = named(await self._connection.script("commit", *known, len(carried), *carried, *fields))
             if committed["outcome"] != b"unstaged":
                 break
+        else:
+            raise StoreUnavailable(_LOSES)
         if committed["outcome"] == b"refused":
             raise _refusal(committed, new)
         if committed["outcome"] == b"existing":
@@ -281,6 +290,12 @@ class Batches:
         if lease is not None and reader == owned_by.decode():
             await self._connection.script("renew_lease", batch_id)
         return int(total)
+
+    async def is_deleted(self, batch_id: str) -> bool:
+        """Tells whether a batch is gone, or its deletion has begun."""
+        # Waiters that wake in one moment ask together.
+        total, deleting = await self._connection.command("HMGET", keys.batch(batch_id), "total", "deleting")
+        return total is None or deleting is not None
 
     async def status(self, batch_id: str, owner: str | None) -> BatchStatus | None:
         """Reads the state of a batch; `batch_state.read_state` says how."""

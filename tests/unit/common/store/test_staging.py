@@ -7,7 +7,7 @@ from tests.support.batches import OWNER, new_batch
 
 from rolloutpool_common.protocol.batch import Priority
 from rolloutpool_common.protocol.groups import GroupPolicy
-from rolloutpool_common.store import NewBatch, Store, batches, staging
+from rolloutpool_common.store import NewBatch, Store, StoreUnavailable, batches, staging
 from rolloutpool_common.store.staging import DIRECT_BYTES, DIRECT_ROLLOUTS
 
 
@@ -89,3 +89,23 @@ async def test_what_redis_has_lost_before_the_commit_is_staged_again(
     assert (await store.batches.submit(batch)).created
     assert len(staged) == 3
     assert await store.batches.cancel(batch.batch_id) == len(batch.rollouts)
+
+
+async def test_a_redis_that_loses_it_each_time_is_not_asked_for_ever(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that evicts keys with a time to live: staged keys are the first of them."""
+    batch, redis, staged = some(DIRECT_ROLLOUTS + 1), store.connection.redis, 0
+
+    async def stage(*given: Any) -> list[Any]:
+        nonlocal staged
+        staged += 1
+        assert staged < 20
+        await staging.stage(*given)
+        await redis.unlink(f"rp:stage:{batch.batch_id}:items")
+        return []
+
+    monkeypatch.setattr(batches, "stage", stage)
+    with pytest.raises(StoreUnavailable, match="noeviction"):
+        await store.batches.submit(batch)
+    assert await store.batches.status(batch.batch_id, OWNER) is None

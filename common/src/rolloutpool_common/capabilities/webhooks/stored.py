@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from rolloutpool_common.capabilities.webhooks import keys
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 HELD_SECONDS = 24 * 3600
 """How much longer a batch is kept for its pushes."""
+PAGE = 1000
+"""Entries of the list of pushes that were given up, per round trip."""
 
 
 class Webhooks(StoredCapability):
@@ -60,11 +63,23 @@ class Webhooks(StoredCapability):
 
     async def dead_letters(self, door: StoreDoor, limit: int) -> dict[str, list[str]]:
         """Reads the uids of results whose push was given up."""
-        # On the list one stays that was made due again, or whose batch was deleted; and one may be there twice.
-        listed = dict.fromkeys(uid.decode() for uid in await door.redis.lrange(keys.PUSH_DEAD, 0, limit - 1))
-        pipe = door.redis.pipeline(transaction=False)
-        for uid in listed:
-            batch_id, _, index = uid.rpartition("-")
-            pipe.sismember(keys.undelivered(batch_id), index)
-        given_up = await pipe.execute() if listed else []
-        return {"pushes": [uid for uid, there in zip(listed, given_up, strict=True) if there]}
+        # One stays on the list that was made due again, or whose batch was deleted; and one may be there twice. All of
+        # it is read if need be: a hundred that are delivered by now would hide those before them.
+        found: dict[str, None] = {}
+        for start in count(0, PAGE):
+            page = [uid.decode() for uid in await door.redis.lrange(keys.PUSH_DEAD, start, start + PAGE - 1)]
+            pipe = door.redis.pipeline(transaction=False)
+            for uid in page:
+                batch_id, _, index = uid.rpartition("-")
+                pipe.sismember(keys.undelivered(batch_id), index)
+                # A worker of 0.2 counts one that it gives up, and does not note which.
+                pipe.scard(keys.undelivered(batch_id))
+                pipe.hget(f"rp:batch:{batch_id}", "push:dead")
+                pipe.zscore(keys.PUSH_DUE, uid)
+            said = iter(await pipe.execute() if page else [])
+            for uid, there, noted, counted, due in zip(page, said, said, said, said, strict=True):
+                if there or (int(counted or 0) > noted and due is None):
+                    found[uid] = None
+            if len(page) < PAGE or len(found) >= limit:
+                break
+        return {"pushes": list(found)[:limit]}

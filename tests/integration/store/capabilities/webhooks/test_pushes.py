@@ -166,6 +166,28 @@ async def test_a_dead_letter_is_a_push_that_is_given_up_now(store: Store) -> Non
     assert await letters() == []
 
 
+async def test_what_a_worker_of_0_2_has_given_up_is_a_dead_letter(store: Store, raw: Redis) -> None:
+    """It does not note which of a batch's pushes these are."""
+    uids = await due(store, 2, "http://down.example/")
+    batch_id = batch_of(uids[0])
+    for push in await Pushes(store).take(2, lease_s=60):
+        await Pushes(store).settle(push, "dead")
+    await raw.delete(f"rp:batch:{batch_id}:undelivered")
+    assert set((await Webhooks().dead_letters(store.connection, 100))["pushes"]) == set(uids)
+
+
+async def test_letters_that_are_over_hide_none_before_them(store: Store, raw: Redis) -> None:
+    """Where the newest hundred had been delivered at last, `dead-letters` said that there were none."""
+    uids = await due(store, 3, "http://down.example/")
+    for push in await Pushes(store).take(3, lease_s=60):
+        await Pushes(store).settle(push, "dead")
+    await raw.lpush("rp:push:dead", *(f"gone-{i}" for i in range(1200)))
+    for limit in (2, 100):
+        letters = (await Webhooks().dead_letters(store.connection, limit))["pushes"]
+        assert len(letters) == min(limit, 3)
+        assert set(letters) <= set(uids)
+
+
 async def test_no_page_of_a_batch_that_is_being_deleted_passes_for_the_whole(store: Store, raw: Redis) -> None:
     uids = await due(store, 3, "http://up.example/")
     batch_id = batch_of(uids[0])
