@@ -1,12 +1,47 @@
-"""`LocalPool` beyond one batch: it does not block a loop, and a part that does not get on is named."""
+"""`LocalPool` beyond one batch: it grows, does not block a loop, and a part that does not get on is named."""
 
+import asyncio
 import signal
+import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from rolloutpool_trainer import AsyncRolloutClient, LocalPool, PoolUnavailable
+from rolloutpool_common.rendering import TINY, ChatTokenizer
+from rolloutpool_trainer import (
+    AsyncRolloutClient,
+    LocalPool,
+    PoolUnavailable,
+)
+from rolloutpool_trainer.endpoint.app import callback_app
+from rolloutpool_trainer.endpoint.policy import GenerateParams, Generation
+from rolloutpool_trainer.endpoint.server import serve_callback
 from rolloutpool_trainer.errors import ChildFailed
+from rolloutpool_trainer.testing import ScriptedPolicy, calculator_prompts
+
+
+def test_a_worker_that_is_added_in_the_middle_takes_its_share(tokenizer: ChatTokenizer) -> None:
+    policy = ScriptedPolicy(tokenizer, latency=0.05)
+    grown = threading.Event()
+
+    async def generate(prompt_ids: list[int], params: GenerateParams) -> Generation:
+        """The first worker is busy until the second one is there."""
+        assert await asyncio.to_thread(grown.wait, 60)
+        return await policy(prompt_ids, params)
+
+    small = LocalPool(workers=1, flower=False, tokenizers=[TINY], env={"ROLLOUTPOOL_WORKER_SLOTS": "2"})
+    with serve_callback(callback_app(generate, tokenizer=tokenizer), [0]) as served, small, small.client() as client:
+        items = [{"messages": [{"role": "user", "content": question}]} for question in calculator_prompts(32)]
+        batch = client.submit(items, defaults={"tokenizer_name": TINY}, trainer=served.url)
+        first, second = small.workers[0].pid, small.add_worker().pid
+        grown.set()
+        shares = Counter(result.worker for result in batch.results())
+        pids = {worker["worker_id"]: worker["pid"] for worker in client.workers()}
+    taken = {pids[worker]: count for worker, count in shares.items()}
+    assert sum(taken.values()) == 32
+    assert taken[first] >= 8
+    assert taken[second] >= 8
 
 
 async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
