@@ -8,7 +8,7 @@ import json
 import subprocess
 import threading
 import urllib.error
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,16 @@ def difference(
         if flag
     ]
     return len(pairs), max(abs(ours - theirs) for ours, theirs in pairs)
+
+
+def read_results(batch: Batch, acts: Mapping[int, Callable[[], object]]) -> list[RolloutResult]:
+    """Reads a batch to its end, and does something when so many results have come."""
+    results: list[RolloutResult] = []
+    for result in batch.results():
+        results.append(result)
+        if (act := acts.get(len(results))) is not None:
+            act()
+    return results
 
 
 def assert_whole(results: Sequence[RolloutResult], n: int = PROMPTS * SIZE) -> None:
@@ -198,16 +208,16 @@ def test_weights_change_while_turns_are_sampled(
     known, run = {name: weights[version] for version, name in names.items()}, f"{engine.protocol}-{mode}"
     with pool.client() as client:
         batch = submit(client, engine, n=3 * PROMPTS, run=run)
-        results = []
-        for result in batch.results():
-            results.append(result)
-            if len(results) == PROMPTS:
-                client.pause(run)
-                engine.pause(mode)
-                engine.load(weights["2"], names["2"])
-                engine.resume()
-                client.announce(run, names["2"])
-                client.resume(run)
+
+        def update() -> None:
+            client.pause(run)
+            engine.pause(mode)
+            engine.load(weights["2"], names["2"])
+            engine.resume()
+            client.announce(run, names["2"])
+            client.resume(run)
+
+        results = read_results(batch, {PROMPTS: update})
     assert_whole(results, 3 * PROMPTS * SIZE)
     # Engines end what they abort, so those turns had to be asked for their rest.
     assert any(turn.aborts for result in results for turn in result.turns) == (mode == "abort")
@@ -224,15 +234,14 @@ def test_an_engine_that_is_killed_loses_nothing(
 ) -> None:
     # What has no name before somebody names it is called `default`.
     known = {**given_first(engine, weights), "default": weights["1"]}
+    again = threading.Timer(1.0, engine.start)
+
+    def die() -> None:
+        engine.kill()
+        again.start()
+
     with pool.client() as client:
-        batch = submit(client, engine)
-        results = []
-        for result in batch.results():
-            results.append(result)
-            if len(results) == SIZE:
-                engine.kill()
-                again = threading.Timer(1.0, engine.start)
-                again.start()
+        results = read_results(submit(client, engine), {SIZE: die})
     again.join()
     assert_whole(results)
     assert difference(results, known, tmp_path)[1] <= TOLERANCE
@@ -245,12 +254,7 @@ def test_a_worker_that_is_killed_loses_nothing(
     """Its turns in flight are sampled anew by the other worker, and none of what was sampled before is."""
     known = {**given_first(engine, weights), "default": weights["1"]}
     with pool.client() as client:
-        batch = submit(client, engine, n=3 * PROMPTS)
-        results = []
-        for result in batch.results():
-            results.append(result)
-            if len(results) == SIZE:
-                pool.kill_worker(0)
+        results = read_results(submit(client, engine, n=3 * PROMPTS), {SIZE: lambda: pool.kill_worker(0)})
     assert_whole(results, 3 * PROMPTS * SIZE)
     again = [result for result in results if result.attempt > 1]
     assert any(turn.resampled for result in again for turn in result.turns)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.real_engines.conftest import VERSIONS
 from tests.real_engines.server import EngineServer, VllmServer
-from tests.real_engines.test_engines import PROMPTS, SIZE, TOLERANCE, assert_whole, difference, submit
+from tests.real_engines.test_engines import PROMPTS, SIZE, TOLERANCE, assert_whole, difference, read_results, submit
 from tests.support.ports import free_port
 
 from rolloutpool_trainer import LocalPool
@@ -51,7 +51,7 @@ def test_two_engines_behind_a_router_change_their_weights_and_one_dies(
 ) -> None:
     other = VllmServer(weights["1"], tmp_path / "log")
     names = {version: str(40 + int(version)) for version in VERSIONS}
-    both, calls, results = (engine, other), engine.calls, []
+    both, calls = (engine, other), engine.calls
     for one in both:
         one.load(weights["1"], names["1"])
 
@@ -59,24 +59,29 @@ def test_two_engines_behind_a_router_change_their_weights_and_one_dies(
         other.start()
         other.load(weights["2"], names["2"])
 
-    with router(tmp_path, [one.url for one in both]) as url, pool.client() as client:
+    again = threading.Timer(1.0, come_back)
+
+    def die() -> None:
+        other.kill()
+        again.start()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(other.kill)
+        url = stack.enter_context(router(tmp_path, [one.url for one in both]))
+        client = stack.enter_context(pool.client())
+
+        def update() -> None:
+            client.pause("routed")
+            for one in both:
+                one.pause("abort")
+                one.load(weights["2"], names["2"])
+                one.resume()
+            client.announce("routed", names["2"])
+            client.resume("routed")
+
         batch = submit(client, engine, url=url, n=3 * PROMPTS, run="routed")
-        for result in batch.results():
-            results.append(result)
-            if len(results) == PROMPTS:
-                client.pause("routed")
-                for one in both:
-                    one.pause("abort")
-                    one.load(weights["2"], names["2"])
-                    one.resume()
-                client.announce("routed", names["2"])
-                client.resume("routed")
-            if len(results) == 5 * PROMPTS:
-                other.kill()
-                again = threading.Timer(1.0, come_back)
-                again.start()
-    again.join()
-    other.kill()
+        results = read_results(batch, {PROMPTS: update, 5 * PROMPTS: die})
+        again.join()
     assert_whole(results, 3 * PROMPTS * SIZE)
     turns = [turn for result in results for turn in result.turns]
     assert any(turn.aborts for turn in turns)
